@@ -1,0 +1,34 @@
+"""Are these two configurations the same?  Canonical JSON, its SHA-256, and the keys in which they differ."""
+
+import dataclasses
+from typing import Any
+
+from thinwire.base.files import canonical_json, sha256_text
+
+
+def as_record(config: Any) -> dict[str, Any]:
+    """A frozen dataclass as plain JSON values."""
+    return dataclasses.asdict(config)
+
+
+def fingerprint(*parts: Any) -> str:
+    """64 hexadecimal digits that change when any part does; dataclasses count by value."""
+    plain = [as_record(part) if dataclasses.is_dataclass(part) else part for part in parts]
+    return sha256_text(canonical_json(plain))
+
+
+def flatten(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones."""
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def differing_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Dotted keys whose values differ, each with both values."""
+    a, b = flatten(old), flatten(new)
+    return [f"{key}: {a.get(key)!r} there, {b.get(key)!r} now" for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)]
