@@ -1,0 +1,186 @@
+"""What describes one SOMA run?  One frozen dataclass, taken apart at the top; results never depend on ``launch``."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from thinwire.config.check import Violations
+
+Difference = Literal["central", "one_sided"]
+DecoderMode = Literal["trained", "frozen"]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """One expert (appendix C): ``depth`` pre-norm blocks of LSTM and MLP."""
+
+    width: int = 32
+    """d_t, the width of the recurrent body."""
+    depth: int = 2
+    """D, the number of residual blocks."""
+    embed_width: int = 32
+    """d_E, the width of the tied embedding and decoder."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """One zero-order training job: the seed run or each expert (Eq. 8, appendix E)."""
+
+    updates: int = 1000
+    directions: int = 64
+    """n_pert, probe directions per accumulation batch."""
+    batch: int = 64
+    """B, windows per accumulation batch."""
+    window_bytes: int = 1024
+    """T, input bytes per window."""
+    accumulation: int = 1
+    """A, independent batches with fresh directions per update."""
+    difference: Difference = "central"
+    """central: (L+ - L-)/(2 eps), two forwards a direction; one_sided: against the mean of L+, one forward."""
+    learning_rate: float = 1e-3
+    epsilon: float = 1e-3
+    """Perturbation radius; halves together with the learning rate."""
+    weight_decay: float = 1e-4
+    """Coupled: added to the gradient before Adam's moments."""
+    decoder: DecoderMode = "frozen"
+    """trained: the delta rule (Eq. 7) updates the tied matrix E with Adam at the run's learning rate."""
+    plateau_updates: int = 1000
+    """Halve learning rate and epsilon after so many updates without improvement."""
+    plateau_improvement: float = 1e-8
+    rate_floor: float = 1e-5
+    """Neither learning rate nor epsilon falls below it."""
+    validate_every: int = 100
+    validation_windows: int = 64
+    checkpoint_every: int = 200
+    log_every: int = 10
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """How windows are divided (appendix D): tf-idf, truncated SVD, centring, balanced spherical k-means."""
+
+    num_clusters: int = 8
+    """N, the number of clusters and of experts."""
+    window_bytes: int = 1024
+    sample_windows: int = 400_000
+    max_features: int = 50_000
+    min_documents: int = 5
+    """A term must occur in so many sampled windows."""
+    components: int = 128
+    iterations: int = 30
+    validation_fraction: float = 0.01
+    """The part of each cluster's windows that its expert never trains on."""
+
+
+@dataclass(frozen=True)
+class RoutingConfig:
+    active_experts: int = 4
+    """k; never more than the number of clusters unless asked for by name."""
+    prefix_bytes: int = 256
+    """The router sees so many bytes; they are not scored."""
+
+
+@dataclass(frozen=True)
+class ScoringConfig:
+    window_bytes: int = 1024
+    """Input bytes per scored window; targets are the bytes after the routed prefix."""
+    max_windows: int = 4096
+    matrix_windows: int = 128
+    """Held-out windows per cluster in the expert x cluster loss matrix."""
+    bootstrap_draws: int = 10_000
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """Where the work runs. No result depends on it."""
+
+    processes: int = 0
+    """Experts trained at once; 0 means one per core."""
+    threads: int = 0
+    """Threads in each process; 0 divides the cores among the processes."""
+    implementation: str = "auto"
+    """The kernels' implementation: auto, numba or torch."""
+
+
+@dataclass(frozen=True)
+class SomaConfig:
+    """Everything that decides a run's result."""
+
+    seed: int = 1
+    seed_sample: float = 0.1
+    """Part of the training documents that the seed run draws from."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    seed_run: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(learning_rate=2.5e-3, epsilon=2.5e-3, decoder="trained")
+    )
+    experts: TrainingConfig = field(default_factory=TrainingConfig)
+    clusters: ClusterConfig = field(default_factory=ClusterConfig)
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
+    scoring: ScoringConfig = field(default_factory=ScoringConfig)
+    launch: LaunchConfig = field(default_factory=LaunchConfig)
+
+
+def check(config: SomaConfig, *, where: str) -> None:
+    """Raises ConfigError naming every setting that is out of range."""
+    wrong = Violations()
+    model, clusters, routing, scoring = config.model, config.clusters, config.routing, config.scoring
+    wrong.within("seed_sample", config.seed_sample, 1e-6, 1.0)
+    wrong.at_least("model.width", model.width, 2)
+    wrong.at_least("model.depth", model.depth, 1)
+    wrong.at_least("model.embed_width", model.embed_width, 2)
+    for name, job in (("seed_run", config.seed_run), ("experts", config.experts)):
+        _check_training(wrong, name, job, clusters.window_bytes)
+    wrong.at_least("clusters.num_clusters", clusters.num_clusters, 1)
+    wrong.at_least("clusters.window_bytes", clusters.window_bytes, 32)
+    wrong.at_least("clusters.sample_windows", clusters.sample_windows, clusters.num_clusters)
+    wrong.at_least("clusters.max_features", clusters.max_features, 2)
+    wrong.at_least("clusters.min_documents", clusters.min_documents, 1)
+    wrong.at_least("clusters.components", clusters.components, 1)
+    wrong.at_least("clusters.iterations", clusters.iterations, 1)
+    wrong.within("clusters.validation_fraction", clusters.validation_fraction, 1e-6, 0.5)
+    wrong.within("routing.active_experts", routing.active_experts, 1, max(clusters.num_clusters, 1))
+    wrong.at_least("routing.prefix_bytes", routing.prefix_bytes, 1)
+    wrong.at_least("scoring.window_bytes", scoring.window_bytes, routing.prefix_bytes + 1)
+    wrong.at_least("scoring.max_windows", scoring.max_windows, 1)
+    wrong.at_least("scoring.matrix_windows", scoring.matrix_windows, 1)
+    wrong.at_least("scoring.bootstrap_draws", scoring.bootstrap_draws, 100)
+    wrong.at_least("launch.processes", config.launch.processes, 0)
+    wrong.at_least("launch.threads", config.launch.threads, 0)
+    wrong.raise_any(where=where)
+
+
+def _check_training(wrong: Violations, name: str, job: TrainingConfig, cluster_window_bytes: int) -> None:
+    for key in ("updates", "directions", "batch", "window_bytes", "accumulation", "plateau_updates"):
+        wrong.at_least(f"{name}.{key}", getattr(job, key), 1)
+    for key in ("validate_every", "validation_windows", "checkpoint_every", "log_every"):
+        wrong.at_least(f"{name}.{key}", getattr(job, key), 1)
+    for key in ("learning_rate", "epsilon", "rate_floor"):
+        wrong.positive(f"{name}.{key}", getattr(job, key))
+    for key in ("weight_decay", "plateau_improvement"):
+        wrong.at_least(f"{name}.{key}", getattr(job, key), 0)
+    if job.difference == "one_sided":
+        wrong.at_least(f"{name}.directions", job.directions, 2)
+    if job.window_bytes > cluster_window_bytes > 0:
+        rule = f"must not exceed clusters.window_bytes = {cluster_window_bytes}"
+        wrong.require(f"{name}.window_bytes", job.window_bytes, False, rule)
+
+
+def result_record(config: SomaConfig) -> dict[str, Any]:
+    """The configuration as plain values, without ``launch``, which decides no result."""
+    record = dataclasses.asdict(config)
+    del record["launch"]
+    return record
+
+
+def from_record(record: dict[str, Any]) -> SomaConfig:
+    """The configuration saved in ``config.json``."""
+    sections = {
+        "model": ModelConfig,
+        "seed_run": TrainingConfig,
+        "experts": TrainingConfig,
+        "clusters": ClusterConfig,
+        "routing": RoutingConfig,
+        "scoring": ScoringConfig,
+        "launch": LaunchConfig,
+    }
+    return SomaConfig(**{key: sections[key](**value) if key in sections else value for key, value in record.items()})
