@@ -1,0 +1,39 @@
+"""How does long work say how far it is?  A small protocol; the command line draws bars, a library caller may stay silent."""
+
+from typing import Protocol
+
+
+class Task(Protocol):
+    """One bar."""
+
+    def advance(self, count: int = 1) -> None: ...
+
+    def note(self, text: str) -> None:
+        """A few words beside the bar, e.g. the last loss."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Progress(Protocol):
+    def task(self, name: str, total: int | None) -> Task:
+        """Open a bar; ``total`` in the units that ``advance`` counts, None where unknown."""
+        ...
+
+
+class _SilentTask:
+    def advance(self, count: int = 1) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Silent:
+    """Says nothing."""
+
+    def task(self, name: str, total: int | None) -> Task:  # noqa: ARG002
+        return _SilentTask()
