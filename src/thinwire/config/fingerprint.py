@@ -31,4 +31,8 @@ def flatten(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def differing_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Dotted keys whose values differ, each with both values."""
     a, b = flatten(old), flatten(new)
-    return [f"{key}: {a.get(key)!r} there, {b.get(key)!r} now" for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)]
+    return [
+        f"{key}: {a.get(key)!r} there, {b.get(key)!r} now"
+        for key in sorted(a.keys() | b.keys())
+        if a.get(key) != b.get(key)
+    ]

@@ -1,0 +1,71 @@
+"""Losses of an expert at theta +- eps z_j: all that zero-order training ever asks of a model (Eqs. 2 and 8)."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Float64, UInt8
+from torch import Tensor
+
+from thinwire.kernels.dispatch import choose
+from thinwire.kernels.expert_losses import cpu_impl, reference
+from thinwire.kernels.expert_shape import ExpertShape
+from thinwire.kernels.sign_probe.api import ProbeAddress
+
+
+def expert_losses(
+    theta: Float[Tensor, " M"],
+    *,
+    shape: ExpertShape,
+    decoder: Float[Tensor, "256 dE"],
+    windows: UInt8[Tensor, "B T1"],
+    address: ProbeAddress,
+    directions: range,
+    epsilon: float,
+    signs: Sequence[int] = (1, -1),
+    implementation: str = "auto",
+    threads: int = 1,
+) -> Float64[Tensor, "n S"]:
+    """Mean cross entropy, nats per byte, of every direction and sign on one batch.
+
+    Args:
+        theta: the body's M weights, flat (``ExpertShape.slots``).
+        decoder: the tied matrix E, never perturbed.
+        windows: B windows of T + 1 bytes; bytes 1..T are the targets.
+        address: which probes (rebuilt, never stored).
+        directions: which directions of the address.
+        epsilon: perturbation radius; ``theta + sign eps z`` is rounded once to theta's dtype.
+        signs: the columns of the result, e.g. (1, -1) for central differences, (1,) for one-sided ones.
+        implementation: ``auto``, ``numba`` or ``reference``.
+        threads: the result is the same bits for any number.
+
+    Raises:
+        UserError: where the named implementation cannot run on such tensors.
+    """
+    key, update, accumulation = address
+    if choose(implementation, like=theta) == "reference":
+        return reference.expert_losses(
+            theta,
+            shape=shape,
+            decoder=decoder,
+            windows=windows,
+            key=key,
+            update=update,
+            accumulation=accumulation,
+            directions=directions,
+            epsilon=epsilon,
+            signs=signs,
+        )
+    losses = cpu_impl.expert_losses(
+        theta.numpy(),
+        shape=shape,
+        decoder=decoder.numpy(),
+        windows=windows.numpy(),
+        key=key,
+        update=update,
+        accumulation=accumulation,
+        directions=directions,
+        epsilon=epsilon,
+        signs=signs,
+        threads=threads,
+    )
+    return torch.from_numpy(losses)

@@ -1,0 +1,64 @@
+"""The shapes on which every implementation is compared with FP64; the benchmark times those marked so."""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from thinwire.base.seeds import numpy_generator
+from thinwire.kernels.expert_shape import ExpertShape
+
+
+class LossCase(NamedTuple):
+    """One comparison.
+
+    Attributes:
+        weights: ``usual``: near initialisation; ``extreme``: gains and weights so large that every gate saturates.
+        text: ``mixed`` random bytes; ``constant``: all bytes equal.
+        bench: whether the benchmark times it.
+    """
+
+    name: str
+    shape: ExpertShape
+    batch: int
+    input_bytes: int
+    num_directions: int
+    epsilon: float = 1e-3
+    weights: Literal["usual", "extreme"] = "usual"
+    text: Literal["mixed", "constant"] = "mixed"
+    bench: Literal["yes", "no"] = "no"
+
+
+CASES = (
+    LossCase("one byte, one window, one direction", ExpertShape(width=8, embed_width=8), 1, 1, 1),
+    LossCase("odd batch", ExpertShape(width=16, embed_width=16), 5, 12, 3),
+    LossCase("batch past one lane group", ExpertShape(width=16, embed_width=16), 17, 9, 2),
+    LossCase("width no multiple of the lanes", ExpertShape(width=7, depth=3, embed_width=7), 6, 11, 2),
+    LossCase("projections", ExpertShape(width=12, depth=1, embed_width=20), 4, 10, 2),
+    LossCase("all bytes equal", ExpertShape(width=16, embed_width=16), 4, 16, 2, text="constant"),
+    LossCase("extreme weights", ExpertShape(width=16, embed_width=16), 4, 16, 2, weights="extreme"),
+    LossCase("paper, d = 32, small batch", ExpertShape(width=32), 16, 64, 2, bench="yes"),
+    LossCase("small radius", ExpertShape(width=32), 16, 32, 2, epsilon=1e-5),
+)
+
+
+class LossInputs(NamedTuple):
+    """float64 theta [M] and decoder [256, d_E]; uint8 windows [B, T + 1]. Exactly representable in float32."""
+
+    theta: np.ndarray
+    decoder: np.ndarray
+    windows: np.ndarray
+
+
+def inputs_for(case: LossCase) -> LossInputs:
+    """The case's numbers, the same on every machine."""
+    generator = numpy_generator(0, f"case {case.name}")
+    scale = 20.0 if case.weights == "extreme" else 1.0
+    theta = scale * generator.uniform(-1, 1, case.shape.num_parameters) / np.sqrt(case.shape.width)
+    for slot in case.shape.slots:
+        if slot.is_gain:
+            theta[slot.start : slot.stop] = scale * (1 + 0.1 * generator.standard_normal(slot.size))
+    decoder = 0.3 * generator.standard_normal((256, case.shape.embed_width))
+    windows = generator.integers(0, 256, (case.batch, case.input_bytes + 1), dtype=np.uint8)
+    if case.text == "constant":
+        windows[:] = 101
+    return LossInputs(theta.astype(np.float32).astype(float), decoder.astype(np.float32).astype(float), windows)

@@ -1,0 +1,213 @@
+"""One expert's forward pass over 16 windows at once, weights packed, the whole time loop in one compiled function.
+
+Block 1 is pre-norm on E[byte] and E is never perturbed, so its input projection is a table of 256 rows, made once per
+set of weights (``soma`` design: an eighth of the body's work saved, exactly).  Everything releases the interpreter's
+lock; threads split the calls, never a sum, so results do not depend on how many there are.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from thinwire.kernels.lane_layout import BlockOffsets, Sizes
+from thinwire.kernels.lane_rows import (
+    LANES,
+    TILE_ROWS,
+    gelu,
+    gemm_add,
+    gemm_set,
+    layer_norm,
+    lstm_cell,
+    softmax_sums,
+)
+
+VOCABULARY = 256
+GAIN_PAD = 16
+
+
+@njit(cache=True, nogil=True, inline="always")
+def block_offsets(sizes: Sizes, block: int) -> BlockOffsets:
+    gain = (sizes.width + GAIN_PAD - 1) // GAIN_PAD * GAIN_PAD
+    start = block * sizes.block_floats
+    lstm = start + gain
+    mlp_norm = lstm + 8 * sizes.width_pad * sizes.width
+    mlp_up = mlp_norm + gain
+    return BlockOffsets(start, lstm, mlp_norm, mlp_up, mlp_up + sizes.hidden_pad * sizes.width)
+
+
+@njit(cache=True, nogil=True)
+def _pack_rows(
+    flat: np.ndarray, start: int, rows: int, columns: int, packed: np.ndarray, offset: int, terms: int, first: int
+) -> None:
+    """Rows of W [rows, columns] into tiles of ``terms`` summed terms, from term ``first`` on."""
+    for row in range(rows):
+        tile = offset + (row // TILE_ROWS) * terms * TILE_ROWS + first * TILE_ROWS + row % TILE_ROWS
+        for k in range(columns):
+            packed[tile + k * TILE_ROWS] = flat[start + row * columns + k]
+
+
+@njit(cache=True, nogil=True)
+def pack_weights(flat: np.ndarray, sizes: Sizes, packed: np.ndarray) -> None:
+    """theta [M] -> packed tiles. LSTM tiles sum over [input; hidden], 2 d terms."""
+    d, d_pad, position = sizes.width, sizes.width_pad, 0
+    for block in range(sizes.depth):
+        at = block_offsets(sizes, block)
+        packed[at.lstm_norm : at.lstm_norm + d] = flat[position : position + d]
+        position += d
+        for half in range(2):
+            for gate in range(4):
+                target = at.lstm + gate * d_pad * 2 * d
+                _pack_rows(flat, position, d, d, packed, target, 2 * d, half * d)
+                position += d * d
+        packed[at.mlp_norm : at.mlp_norm + d] = flat[position : position + d]
+        position += d
+        _pack_rows(flat, position, sizes.hidden, d, packed, at.mlp_up, d, 0)
+        position += sizes.hidden * d
+        _pack_rows(flat, position, d, sizes.hidden, packed, at.mlp_down, sizes.hidden, 0)
+        position += sizes.hidden * d
+    final = sizes.depth * sizes.block_floats
+    packed[final : final + d] = flat[position : position + d]
+    position += d
+    if sizes.has_projections:
+        project_out = final + (d + GAIN_PAD - 1) // GAIN_PAD * GAIN_PAD
+        project_in = project_out + sizes.embed_pad * d
+        _pack_rows(flat, position, d, sizes.embed, packed, project_in, sizes.embed, 0)
+        position += d * sizes.embed
+        _pack_rows(flat, position, sizes.embed, d, packed, project_out, d, 0)
+
+
+@njit(cache=True, nogil=True)
+def build_table(packed: np.ndarray, decoder: np.ndarray, sizes: Sizes, table: np.ndarray, scratch: np.ndarray) -> None:
+    """For every byte: the residual stream's start [d], then block 1's input part of the gates [4 d_pad]."""
+    d, d_pad, embed = sizes.width, sizes.width_pad, sizes.embed
+    gate_rows = 4 * d_pad
+    at = block_offsets(sizes, 0)
+    normal = d_pad * LANES
+    gates = normal + d_pad * LANES
+    project_in = sizes.depth * sizes.block_floats + (d + GAIN_PAD - 1) // GAIN_PAD * GAIN_PAD + sizes.embed_pad * d
+    row_floats = d + gate_rows
+    for group in range(VOCABULARY // LANES):
+        source = VOCABULARY * embed + group * embed * LANES
+        if sizes.has_projections:
+            for tile in range(d_pad // TILE_ROWS):
+                weights = project_in + tile * embed * TILE_ROWS
+                gemm_set(packed, weights, decoder, source, scratch, tile * TILE_ROWS * LANES, embed)
+        else:
+            scratch[: d * LANES] = decoder[source : source + d * LANES]
+        layer_norm(scratch, 0, packed, at.lstm_norm, scratch, normal, d)
+        for tile in range(gate_rows // TILE_ROWS):
+            # The tile's first d terms are the input weights; its last d, the hidden ones, wait for the time loop.
+            weights = at.lstm + tile * 2 * d * TILE_ROWS
+            gemm_set(packed, weights, scratch, normal, scratch, gates + tile * TILE_ROWS * LANES, d)
+        for lane in range(LANES):
+            row = (group * LANES + lane) * row_floats
+            for r in range(d):
+                table[row + r] = scratch[r * LANES + lane]
+            for r in range(gate_rows):
+                table[row + d + r] = scratch[gates + r * LANES + lane]
+
+
+@njit(cache=True, nogil=True)
+def _load_bytes(
+    tokens: np.ndarray, table: np.ndarray, sizes: Sizes, scratch: np.ndarray, residual: int, gates: int
+) -> None:
+    row_floats = sizes.width + 4 * sizes.width_pad
+    for lane in range(LANES):
+        row = np.int64(tokens[lane]) * row_floats
+        for r in range(sizes.width):
+            scratch[residual + r * LANES + lane] = table[row + r]
+        for r in range(4 * sizes.width_pad):
+            scratch[gates + r * LANES + lane] = table[row + sizes.width + r]
+
+
+@njit(cache=True, nogil=True)
+def forward_lanes(
+    packed: np.ndarray,
+    table: np.ndarray,
+    decoder: np.ndarray,
+    sizes: Sizes,
+    tokens: np.ndarray,
+    state: np.ndarray,
+    scratch: np.ndarray,
+    hidden_out: np.ndarray,
+    log_probability: np.ndarray,
+) -> None:
+    """Log-probabilities of the next byte on 16 lanes.
+
+    Args:
+        packed, table: of ``pack_weights`` and ``build_table``.
+        decoder: of ``pack_decoder``.
+        tokens: uint8 [T + 1, 16].
+        state: float32, hidden and cell rows of every block; zero at the start of a window, carried on otherwise.
+        scratch: float32 workspace; its logits rows hold the last position's logits afterwards (``logits_offset``).
+        hidden_out: float32 [T, d_E, 16] to receive the decoder's inputs, or [0, 0, 0].
+        log_probability: float64 [T, 16], log p(byte t + 1 | bytes 0..t).
+    """
+    d, d_pad, embed = sizes.width, sizes.width_pad, sizes.embed
+    residual = 0
+    gates = residual + d_pad * LANES
+    mlp = gates + 4 * d_pad * LANES
+    normal = mlp + sizes.hidden_pad * LANES
+    projected = normal + (scratch_rows(sizes)) * LANES
+    logits = projected + (scratch_rows(sizes)) * LANES
+    sums = logits + VOCABULARY * LANES
+    final = sizes.depth * sizes.block_floats
+    project_out = final + (d + GAIN_PAD - 1) // GAIN_PAD * GAIN_PAD
+    for t in range(tokens.shape[0] - 1):
+        _load_bytes(tokens[t], table, sizes, scratch, residual, gates)
+        for block in range(sizes.depth):
+            at = block_offsets(sizes, block)
+            # A block's state: d rows of normalised input, d rows of hidden state right behind, then d_pad cell rows.
+            inputs = block * 3 * d_pad * LANES
+            hidden = inputs + d * LANES
+            cell = inputs + 2 * d_pad * LANES
+            if block == 0:
+                for tile in range(4 * d_pad // TILE_ROWS):
+                    weights = at.lstm + (tile * 2 * d + d) * TILE_ROWS
+                    gemm_add(packed, weights, state, hidden, scratch, gates + tile * TILE_ROWS * LANES, d)
+            else:
+                layer_norm(scratch, residual, packed, at.lstm_norm, state, inputs, d)
+                for tile in range(4 * d_pad // TILE_ROWS):
+                    weights = at.lstm + tile * 2 * d * TILE_ROWS
+                    gemm_set(packed, weights, state, inputs, scratch, gates + tile * TILE_ROWS * LANES, 2 * d)
+            lstm_cell(scratch, gates, state, cell, state, hidden, scratch, residual, d, d_pad)
+            layer_norm(scratch, residual, packed, at.mlp_norm, scratch, normal, d)
+            for tile in range(sizes.hidden_pad // TILE_ROWS):
+                weights = at.mlp_up + tile * d * TILE_ROWS
+                gemm_set(packed, weights, scratch, normal, scratch, mlp + tile * TILE_ROWS * LANES, d)
+            gelu(scratch, mlp, sizes.hidden)
+            for tile in range(d_pad // TILE_ROWS):
+                weights = at.mlp_down + tile * sizes.hidden * TILE_ROWS
+                output = residual + tile * TILE_ROWS * LANES
+                gemm_add(packed, weights, scratch, mlp, scratch, output, sizes.hidden)
+        layer_norm(scratch, residual, packed, final, scratch, normal, d)
+        source = normal
+        if sizes.has_projections:
+            source = projected
+            for tile in range(sizes.embed_pad // TILE_ROWS):
+                weights = project_out + tile * d * TILE_ROWS
+                gemm_set(packed, weights, scratch, normal, scratch, projected + tile * TILE_ROWS * LANES, d)
+        if hidden_out.shape[0] > 0:
+            for r in range(embed):
+                for lane in range(LANES):
+                    hidden_out[t, r, lane] = scratch[source + r * LANES + lane]
+        for tile in range(VOCABULARY // TILE_ROWS):
+            weights = tile * embed * TILE_ROWS
+            gemm_set(decoder, weights, scratch, source, scratch, logits + tile * TILE_ROWS * LANES, embed)
+        softmax_sums(scratch, logits, scratch, sums, VOCABULARY)
+        for lane in range(LANES):
+            target = scratch[logits + np.int64(tokens[t + 1, lane]) * LANES + lane]
+            top, total = scratch[sums + lane], scratch[sums + LANES + lane]
+            log_probability[t, lane] = np.float64(target) - np.float64(top) - math.log(np.float64(total))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def scratch_rows(sizes: Sizes) -> int:
+    return max(sizes.width_pad, sizes.embed_pad)
+
+
+@njit(cache=True, nogil=True)
+def logits_offset(sizes: Sizes) -> int:
+    """Where ``forward_lanes`` leaves the last logits [256, 16] in its scratch."""
+    return (5 * sizes.width_pad + sizes.hidden_pad + 2 * scratch_rows(sizes)) * LANES

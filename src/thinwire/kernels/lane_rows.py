@@ -1,0 +1,155 @@
+"""The steps of an expert on 16 lanes, as Numba intrinsics: GEMM tile, layer norm, LSTM cell, GELU, softmax sums.
+
+Each takes (array, offset) pairs, then counts.  See ``vector_ir`` for the arithmetic and ``lane_forward`` for the order.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+
+from thinwire.kernels.vector_ir import (
+    ERF_LIMIT,
+    ERF_P,
+    ERF_Q,
+    INT64,
+    LANES,
+    LAYER_NORM_EPSILON,
+    TANH_LIMIT,
+    TANH_P,
+    TANH_Q,
+    Lanes,
+    buffers_intrinsic,
+    row_number,
+    tile_rows,
+)
+
+TILE_ROWS = tile_rows()
+
+
+def _emit_gemm(lanes: Lanes, buffers: list[Any], counts: list[Any], *, start_from_output: bool) -> None:
+    """y[r] (+)= sum_k w[k R + r] x[k] for R rows: weights are broadcast, a row of x is one vector."""
+    weights, x, y = buffers
+    (num_terms,) = counts
+    rows = [row_number(r) for r in range(TILE_ROWS)]
+    initial = [y.row(r) if start_from_output else lanes.constant(0.0) for r in rows]
+
+    def body(k: Any, sums: list[Any]) -> list[Any]:
+        x_row = x.row(k)
+        base = lanes.builder.mul(k, ir.Constant(INT64, TILE_ROWS))
+        return [
+            lanes.fma(weights.splat(lanes.builder.add(base, r)), x_row, total)
+            for r, total in zip(rows, sums, strict=True)
+        ]
+
+    for r, total in zip(rows, lanes.loop(num_terms, initial, body), strict=True):
+        y.store(r, total)
+
+
+def _emit_gemm_set(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
+    _emit_gemm(lanes, buffers, counts, start_from_output=False)
+
+
+def _emit_gemm_add(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
+    _emit_gemm(lanes, buffers, counts, start_from_output=True)
+
+
+def _emit_layer_norm(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
+    """out = gain (x - mean) / sqrt(variance + 1e-5) over the rows (appendix C: gain only)."""
+    x, gain, out = buffers
+    (num_rows,) = counts
+    b = lanes.builder
+    size = lanes.splat(b.sitofp(num_rows, ir.FloatType()))
+    (total,) = lanes.loop(num_rows, [lanes.constant(0.0)], lambda r, s: [b.fadd(s[0], x.row(r))])
+    mean = b.fdiv(total, size)
+
+    def squares(r: Any, carried: list[Any]) -> list[Any]:
+        difference = b.fsub(x.row(r), mean)
+        return [lanes.fma(difference, difference, carried[0])]
+
+    (total,) = lanes.loop(num_rows, [lanes.constant(0.0)], squares)
+    variance = b.fadd(b.fdiv(total, size), lanes.constant(LAYER_NORM_EPSILON))
+    scale = b.fdiv(lanes.constant(1.0), lanes.sqrt(variance))
+
+    def write(r: Any, _: list[Any]) -> list[Any]:
+        normal = b.fmul(b.fsub(x.row(r), mean), scale)
+        out.store(r, b.fmul(normal, gain.splat(r)))
+        return []
+
+    lanes.loop(num_rows, [], write)
+
+
+def _emit_lstm_cell(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
+    """c = sigmoid(f) c + sigmoid(i) tanh(g); h = sigmoid(o) tanh(c); x += h, with two divisions a row.
+
+    Gates lie in four blocks i, f, g, o of ``stride`` rows.  With a = 1 + exp(-i), b = 1 + exp(-f) and tanh(g) = n/q:
+    c' = (c a q + n b) / (a b q).
+    """
+    gates, cell, hidden, x = buffers
+    num_rows, stride = counts
+    b = lanes.builder
+
+    def row(r: Any, _: list[Any]) -> list[Any]:
+        i, f, g, o = (gates.row(b.add(r, b.mul(stride, row_number(q)))) for q in range(4))
+        n, q = lanes.ratio(g, TANH_LIMIT, TANH_P, TANH_Q)
+        input_part = b.fmul(lanes.one_plus_exp_minus(i), q)
+        forget_part = lanes.one_plus_exp_minus(f)
+        numerator = lanes.fma(cell.row(r), input_part, b.fmul(n, forget_part))
+        c = b.fdiv(numerator, b.fmul(input_part, forget_part))
+        n, q = lanes.ratio(c, TANH_LIMIT, TANH_P, TANH_Q)
+        h = b.fdiv(n, b.fmul(q, lanes.one_plus_exp_minus(o)))
+        cell.store(r, c)
+        hidden.store(r, h)
+        x.store(r, b.fadd(x.row(r), h))
+        return []
+
+    lanes.loop(num_rows, [], row)
+
+
+def _emit_gelu(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
+    """x <- x (1 + erf(x / sqrt 2)) / 2, the exact GELU."""
+    (x,) = buffers
+    (num_rows,) = counts
+    b = lanes.builder
+
+    def row(r: Any, _: list[Any]) -> list[Any]:
+        value = x.row(r)
+        n, q = lanes.ratio(b.fmul(value, lanes.constant(0.70710678)), ERF_LIMIT, ERF_P, ERF_Q)
+        half = b.fmul(value, lanes.constant(0.5))
+        x.store(r, lanes.fma(half, b.fdiv(n, q), half))
+        return []
+
+    lanes.loop(num_rows, [], row)
+
+
+def _emit_softmax_sums(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
+    """out row 0 = max_v z_v, row 1 = sum_v exp(z_v - max), over the rows of z."""
+    z, out = buffers
+    (num_rows,) = counts
+    b = lanes.builder
+    (top,) = lanes.loop(num_rows, [lanes.constant(-3.0e38)], lambda r, s: [lanes.maximum(z.row(r), s[0])])
+
+    def add(r: Any, carried: list[Any]) -> list[Any]:
+        return [b.fadd(carried[0], lanes.exp(b.fsub(z.row(r), top)))]
+
+    (total,) = lanes.loop(num_rows, [lanes.constant(0.0)], add)
+    out.store(row_number(0), top)
+    out.store(row_number(1), total)
+
+
+gemm_set = buffers_intrinsic(3, 1, _emit_gemm_set)
+gemm_add = buffers_intrinsic(3, 1, _emit_gemm_add)
+layer_norm = buffers_intrinsic(3, 1, _emit_layer_norm)
+lstm_cell = buffers_intrinsic(4, 2, _emit_lstm_cell)
+gelu = buffers_intrinsic(1, 1, _emit_gelu)
+softmax_sums = buffers_intrinsic(2, 1, _emit_softmax_sums)
+
+__all__ = [
+    "LANES",
+    "TILE_ROWS",
+    "gelu",
+    "gemm_add",
+    "gemm_set",
+    "layer_norm",
+    "lstm_cell",
+    "softmax_sums",
+]

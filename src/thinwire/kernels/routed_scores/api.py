@@ -1,0 +1,66 @@
+"""Log-probabilities under the experts a router chose (Eq. 1), and what the decoder's rule needs (Eq. 7)."""
+
+import torch
+from jaxtyping import Float, Float64, Int, UInt8
+from torch import Tensor
+
+from thinwire.kernels.dispatch import choose
+from thinwire.kernels.expert_losses import reference as expert_reference
+from thinwire.kernels.expert_shape import ExpertShape
+from thinwire.kernels.routed_scores import cpu_impl, reference
+
+
+def routed_scores(
+    thetas: Float[Tensor, "N M"],
+    *,
+    shape: ExpertShape,
+    decoder: Float[Tensor, "... 256 dE"],
+    windows: UInt8[Tensor, "n T1"],
+    experts: Int[Tensor, "n k"],
+    first_target: int,
+    implementation: str = "auto",
+    threads: int = 1,
+) -> Float64[Tensor, "n k S"]:
+    """log p_e(byte t + 1 | bytes 0..t) for window i under each of its k experts, t from ``first_target`` on.
+
+    Args:
+        thetas: the bodies of all N experts.
+        decoder: E [256, d_E], shared, or [N, 256, d_E], one per expert.
+        windows: n windows of T + 1 bytes; the state starts from zero in each.
+        experts: which experts, 0..N-1, read which window.
+        first_target: positions before it are read but not returned; S = T - first_target.
+    """
+    if choose(implementation, like=thetas) == "reference":
+        return reference.routed_scores(
+            thetas, shape=shape, decoder=decoder, windows=windows, experts=experts, first_target=first_target
+        )
+    scores = cpu_impl.routed_scores(
+        thetas.numpy(),
+        shape=shape,
+        decoder=decoder.numpy(),
+        windows=windows.numpy(),
+        experts=experts.numpy(),
+        first_target=first_target,
+        threads=threads,
+    )
+    return torch.from_numpy(scores)
+
+
+def decoder_inputs(
+    theta: Float[Tensor, " M"],
+    *,
+    shape: ExpertShape,
+    decoder: Float[Tensor, "256 dE"],
+    windows: UInt8[Tensor, "B T1"],
+    implementation: str = "auto",
+    threads: int = 1,
+) -> Float[Tensor, "B T dE"]:
+    """h, the decoder's input at every position of one unperturbed forward pass."""
+    if choose(implementation, like=theta) == "reference":
+        with torch.no_grad():
+            inputs = windows[:, :-1]
+            return expert_reference.decoder_inputs(theta[None], shape=shape, decoder=decoder, inputs=inputs)[0]
+    hidden = cpu_impl.decoder_inputs(
+        theta.numpy(), shape=shape, decoder=decoder.numpy(), windows=windows.numpy(), threads=threads
+    )
+    return torch.from_numpy(hidden)

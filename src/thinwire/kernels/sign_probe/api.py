@@ -1,0 +1,67 @@
+"""Probes by address: one of them, or a weighted sum of many (Eqs. 2 and 8, appendix E)."""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from thinwire.base.seeds import StreamKey
+from thinwire.kernels.expert_shape import ExpertShape
+from thinwire.kernels.sign_probe import cpu_impl, reference
+
+
+class ProbeAddress(NamedTuple):
+    """Which probes: the stream's key (seed, "probe", expert), the update and the accumulation batch."""
+
+    key: StreamKey
+    update: int
+    accumulation: int = 0
+
+
+def sign_probe(
+    address: ProbeAddress,
+    *,
+    shape: ExpertShape,
+    direction: int,
+    implementation: Literal["numba", "reference"] = "numba",
+) -> np.ndarray:
+    """int8 [M]: z_direction. Ordinary weights 0 (1/2), +1 or -1 (1/4 each); gains +1 or -1 (1/2 each)."""
+    chosen = cpu_impl.sign_probe if implementation == "numba" else reference.sign_probe
+    key, update, accumulation = address
+    return chosen(key, shape=shape, direction=direction, update=update, accumulation=accumulation)
+
+
+def weighted_probe_sum(
+    weights: np.ndarray,
+    *,
+    address: ProbeAddress,
+    shape: ExpertShape,
+    first_direction: int = 0,
+    threads: int = 1,
+    implementation: Literal["numba", "reference"] = "numba",
+) -> np.ndarray:
+    """float64 [M]: sum_j w_j z_j with probes rebuilt from their address, added in the order of the directions.
+
+    Args:
+        weights: float64 [n], one a direction from ``first_direction`` on.
+
+    The result is the same bits for every implementation and number of threads.
+    """
+    key, update, accumulation = address
+    if implementation == "reference":
+        return reference.weighted_sum(
+            weights,
+            key=key,
+            shape=shape,
+            first_direction=first_direction,
+            update=update,
+            accumulation=accumulation,
+        )
+    return cpu_impl.weighted_sum(
+        weights,
+        key=key,
+        shape=shape,
+        first_direction=first_direction,
+        update=update,
+        accumulation=accumulation,
+        threads=threads,
+    )

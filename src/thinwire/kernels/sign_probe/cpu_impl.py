@@ -1,0 +1,114 @@
+"""Probes on the CPU: Philox in registers, applied or summed at once, never stored."""
+
+import numpy as np
+from numba import njit
+
+from thinwire.base.seeds import MULTIPLIER_0, MULTIPLIER_1, PHILOX_ROUNDS, WEYL_0, WEYL_1, StreamKey
+from thinwire.kernels.expert_shape import ExpertShape
+from thinwire.kernels.sign_probe.reference import COORDINATES_PER_BLOCK, COORDINATES_PER_WORD, gain_words
+from thinwire.kernels.threads import for_each
+
+LOW_32 = np.uint64(0xFFFFFFFF)
+SHIFT_32 = np.uint64(32)
+M0, M1, W0, W1 = np.uint64(MULTIPLIER_0), np.uint64(MULTIPLIER_1), np.uint64(WEYL_0), np.uint64(WEYL_1)
+BLOCKS_PER_TASK = 256
+
+
+@njit(cache=True, nogil=True)
+def philox_words(key_low: int, key_high: int, c0: int, c1: int, c2: int, c3: int, words: np.ndarray) -> None:
+    """Philox4x32-10 into uint32 words [4]."""
+    x0, x1, x2, x3 = np.uint64(c0), np.uint64(c1), np.uint64(c2), np.uint64(c3)
+    k0, k1 = np.uint64(key_low), np.uint64(key_high)
+    for _ in range(PHILOX_ROUNDS):
+        p0, p1 = M0 * x0, M1 * x2
+        x0, x1, x2, x3 = (p1 >> SHIFT_32) ^ x1 ^ k0, p1 & LOW_32, (p0 >> SHIFT_32) ^ x3 ^ k1, p0 & LOW_32
+        k0, k1 = (k0 + W0) & LOW_32, (k1 + W1) & LOW_32
+    words[0], words[1], words[2], words[3] = np.uint32(x0), np.uint32(x1), np.uint32(x2), np.uint32(x3)
+
+
+@njit(cache=True, nogil=True)
+def perturb(
+    theta: np.ndarray,
+    always: np.ndarray,
+    key_low: int,
+    key_high: int,
+    direction: int,
+    update: int,
+    accumulation: int,
+    step: np.float32,
+    out: np.ndarray,
+) -> None:
+    """out = theta + step z_direction, rounded once to float32."""
+    words = np.empty(4, np.uint32)
+    size = theta.shape[0]
+    for block in range(always.shape[0]):
+        philox_words(key_low, key_high, block, direction, update, accumulation, words)
+        for part in range(4):
+            word = words[part] | always[block, part]
+            start = block * COORDINATES_PER_BLOCK + part * COORDINATES_PER_WORD
+            for k in range(min(COORDINATES_PER_WORD, size - start)):
+                pair = (word >> np.uint32(2 * k)) & np.uint32(3)
+                sign = np.float32(np.int32(pair & np.uint32(1)) * (1 - np.int32(pair & np.uint32(2))))
+                out[start + k] = theta[start + k] + step * sign
+
+
+@njit(cache=True, nogil=True)
+def add_weighted(
+    weights: np.ndarray,
+    always: np.ndarray,
+    key_low: int,
+    key_high: int,
+    first_direction: int,
+    update: int,
+    accumulation: int,
+    first_block: int,
+    last_block: int,
+    total: np.ndarray,
+) -> None:
+    """total += sum_j w_j z_j on some blocks, directions in order."""
+    words = np.empty(4, np.uint32)
+    sums = np.empty(COORDINATES_PER_BLOCK)
+    size = total.shape[0]
+    for block in range(first_block, last_block):
+        sums[:] = 0.0
+        for j in range(weights.shape[0]):
+            philox_words(key_low, key_high, block, first_direction + j, update, accumulation, words)
+            for part in range(4):
+                word = words[part] | always[block, part]
+                for k in range(COORDINATES_PER_WORD):
+                    pair = (word >> np.uint32(2 * k)) & np.uint32(3)
+                    sign = np.int32(pair & np.uint32(1)) * (1 - np.int32(pair & np.uint32(2)))
+                    sums[part * COORDINATES_PER_WORD + k] += weights[j] * np.float64(sign)
+        start = block * COORDINATES_PER_BLOCK
+        for k in range(min(COORDINATES_PER_BLOCK, size - start)):
+            total[start + k] += sums[k]
+
+
+def sign_probe(key: StreamKey, *, shape: ExpertShape, direction: int, update: int, accumulation: int) -> np.ndarray:
+    """int8 [M]: as the reference, through the code that perturbs."""
+    out = np.empty(shape.num_parameters, np.float32)
+    zero = np.zeros(shape.num_parameters, np.float32)
+    perturb(zero, gain_words(shape), key.low, key.high, direction, update, accumulation, np.float32(1.0), out)
+    return out.astype(np.int8)
+
+
+def weighted_sum(
+    weights: np.ndarray,
+    *,
+    key: StreamKey,
+    shape: ExpertShape,
+    first_direction: int,
+    update: int,
+    accumulation: int,
+    threads: int,
+) -> np.ndarray:
+    """float64 [M]: as the reference; threads take blocks of coordinates."""
+    always, total = gain_words(shape), np.zeros(shape.num_parameters)
+    weights = np.ascontiguousarray(weights, np.float64)
+
+    def run(first: int, _: None) -> None:
+        last = min(first + BLOCKS_PER_TASK, len(always))
+        add_weighted(weights, always, key.low, key.high, first_direction, update, accumulation, first, last, total)
+
+    for_each(range(0, len(always), BLOCKS_PER_TASK), run, make_workspace=lambda: None, threads=threads)
+    return total

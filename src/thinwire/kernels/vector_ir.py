@@ -1,0 +1,182 @@
+"""How does pure Python reach the vector units?  LLVM vector instructions emitted through Numba intrinsics.
+
+Every function here works on rows of 16 lanes (one window a lane) in float32 buffers, addressed by array and offset.
+LLVM lowers a <16 x float> to one AVX-512 register, two AVX2 ones or four NEON ones, so one source serves them all.
+Legend: R rows of a tile, K summed dimension, row r of a buffer occupies ``buffer[16 r : 16 r + 16]``.
+
+Approximations were fitted by Lawson-weighted least squares in FP64 (largest relative error in brackets); after FP32
+rounding each stays within 4e-7 relative, which ``tests/numerics/test_lanes.py`` checks over the whole range:
+exp(r) on |r| <= ln(2)/2 by a polynomial of degree 6 [1.9e-9]; tanh on |x| <= 9 by x P(x^2)/Q(x^2), degrees 4/4 [2.1e-8];
+erf on |x| <= 3.95 likewise, degrees 5/5 [2.1e-8].
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LANES = 16
+FLOAT, INT32, INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+VECTOR, VECTOR_INT = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
+
+EXP_COEFFICIENTS = (1.0, 1.0, 0.49999992, 0.166664202, 0.0416682257, 0.00837481629, 0.00138368408)
+EXP_LOW, EXP_HIGH = -87.0, 88.0
+LOG2_E, LN2_HIGH, LN2_LOW = 1.44269504, 0.693145752, 1.42860677e-6
+TANH_LIMIT = 9.0
+TANH_P = (0.999999979, 0.13381039, 0.00349560325, 2.06093005e-05, 1.33549081e-08)
+TANH_Q = (1.0, 0.467143546, 0.0258770417, 0.000328565821, 7.77667094e-07)
+ERF_LIMIT = 3.95
+ERF_P = (1.12837914, 0.191549308, 0.0528751833, 0.00380807487, 0.000284678464, 2.02582539e-06)
+ERF_Q = (1.0, 0.503088832, 0.114559088, 0.0150549326, 0.00117069043, 3.78304477e-05)
+SIGMOID_LIMIT = 30.0  # three factors of 1 + exp(30) stay below the FP32 maximum; 1/(1 + exp(30)) = 9e-14
+LAYER_NORM_EPSILON = 1e-5
+
+
+def tile_rows() -> int:
+    """R, the rows a GEMM tile keeps in registers: 16 of AVX-512's 32, else 4 (two AVX2 or four NEON registers a row)."""
+    features = llvm.get_host_cpu_features()
+    return 16 if features.get("avx512f") else 4
+
+
+class Lanes:
+    """Vector arithmetic on an llvmlite builder; ``a * b + c`` is one fused instruction."""
+
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
+
+    def constant(self, value: float) -> Any:
+        return ir.Constant(VECTOR, [value] * LANES)
+
+    def splat(self, scalar: Any) -> Any:
+        first = self.builder.insert_element(ir.Constant(VECTOR, ir.Undefined), scalar, ir.Constant(INT32, 0))
+        mask = ir.Constant(VECTOR_INT, [0] * LANES)
+        return self.builder.shuffle_vector(first, ir.Constant(VECTOR, ir.Undefined), mask)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        kind = ir.FunctionType(VECTOR, [VECTOR] * len(arguments))
+        function = cgutils.get_or_insert_function(self.builder.module, kind, f"{name}.v{LANES}f32")
+        return self.builder.call(function, arguments)
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        return self._call("llvm.fma", a, b, c)
+
+    def rint(self, a: Any) -> Any:
+        return self._call("llvm.rint", a)
+
+    def sqrt(self, a: Any) -> Any:
+        return self._call("llvm.sqrt", a)
+
+    def minimum(self, a: Any, b: Any) -> Any:
+        return self.builder.select(self.builder.fcmp_ordered("<", a, b), a, b)
+
+    def maximum(self, a: Any, b: Any) -> Any:
+        return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
+
+    def clamp(self, a: Any, limit: float) -> Any:
+        return self.minimum(self.maximum(a, self.constant(-limit)), self.constant(limit))
+
+    def polynomial(self, x: Any, coefficients: Sequence[float]) -> Any:
+        """Horner's scheme, coefficients from the constant upwards."""
+        total = self.constant(coefficients[-1])
+        for coefficient in reversed(coefficients[:-1]):
+            total = self.fma(total, x, self.constant(coefficient))
+        return total
+
+    def exp(self, x: Any) -> Any:
+        """exp(x) for x in [-87, 88], clamped outside; callers with a narrower range clamp themselves."""
+        b = self.builder
+        x = self.minimum(self.maximum(x, self.constant(EXP_LOW)), self.constant(EXP_HIGH))
+        n = self.rint(b.fmul(x, self.constant(LOG2_E)))
+        r = self.fma(n, self.constant(-LN2_HIGH), x)
+        r = self.fma(n, self.constant(-LN2_LOW), r)
+        exponent = b.add(b.fptosi(n, VECTOR_INT), ir.Constant(VECTOR_INT, [127] * LANES))
+        power = b.bitcast(b.shl(exponent, ir.Constant(VECTOR_INT, [23] * LANES)), VECTOR)
+        return b.fmul(self.polynomial(r, EXP_COEFFICIENTS), power)
+
+    def ratio(self, x: Any, limit: float, p: Sequence[float], q: Sequence[float]) -> tuple[Any, Any]:
+        """Numerator and denominator of x P(x^2) / Q(x^2), so that a caller can share the division."""
+        x = self.clamp(x, limit)
+        square = self.builder.fmul(x, x)
+        return self.builder.fmul(x, self.polynomial(square, p)), self.polynomial(square, q)
+
+    def one_plus_exp_minus(self, x: Any) -> Any:
+        """1 + exp(-x), the reciprocal of sigmoid(x)."""
+        x = self.clamp(x, SIGMOID_LIMIT)
+        return self.builder.fadd(self.constant(1.0), self.exp(self.builder.fneg(x)))
+
+    def loop(self, count: Any, initial: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+        """``for i in range(count)`` (count >= 1) with values carried in registers; returns their last values."""
+        b = self.builder
+        before, block, after = b.block, b.append_basic_block("body"), b.append_basic_block("after")
+        b.branch(block)
+        b.position_at_end(block)
+        index = b.phi(INT64)
+        index.add_incoming(ir.Constant(INT64, 0), before)
+        carried = []
+        for value in initial:
+            phi = b.phi(value.type)
+            phi.add_incoming(value, before)
+            carried.append(phi)
+        results = body(index, carried)
+        following = b.add(index, ir.Constant(INT64, 1))
+        index.add_incoming(following, b.block)
+        for phi, result in zip(carried, results, strict=True):
+            phi.add_incoming(result, b.block)
+        b.cbranch(b.icmp_signed("<", following, count), block, after)
+        b.position_at_end(after)
+        return results
+
+
+class Buffer:
+    """A float32 array at an offset, inside an intrinsic."""
+
+    def __init__(self, lanes: Lanes, pointer: Any, offset: Any) -> None:
+        self.lanes, self.builder = lanes, lanes.builder
+        self.pointer = self.builder.gep(pointer, [offset])
+
+    def _at(self, index: Any) -> Any:
+        return self.builder.gep(self.pointer, [index])
+
+    def row(self, row: Any) -> Any:
+        """The vector of row ``row``."""
+        position = self._at(self.builder.mul(row, ir.Constant(INT64, LANES)))
+        load = self.builder.load(self.builder.bitcast(position, VECTOR.as_pointer()))
+        load.align = 4
+        return load
+
+    def store(self, row: Any, value: Any) -> None:
+        position = self._at(self.builder.mul(row, ir.Constant(INT64, LANES)))
+        store = self.builder.store(value, self.builder.bitcast(position, VECTOR.as_pointer()))
+        store.align = 4
+
+    def splat(self, index: Any) -> Any:
+        """One number in every lane."""
+        return self.lanes.splat(self.builder.load(self._at(index)))
+
+
+def row_number(value: int) -> Any:
+    return ir.Constant(INT64, value)
+
+
+def buffers_intrinsic(num_buffers: int, num_counts: int, emit: Callable[..., None]) -> Any:
+    """An intrinsic ``f(buffer, offset, ..., count, ...)`` whose body ``emit(lanes, buffers, counts)`` writes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lanes = Lanes(builder)
+        buffers = []
+        for index in range(num_buffers):
+            array = context.make_array(signature.args[2 * index])(context, builder, arguments[2 * index])
+            buffers.append(Buffer(lanes, array.data, arguments[2 * index + 1]))
+        emit(lanes, buffers, list(arguments[2 * num_buffers :]))
+        return context.get_dummy_value()
+
+    names = [f"a{i}" for i in range(2 * num_buffers + num_counts)]
+    # Numba reads an intrinsic's arity from its signature, so the typing function is written out for this arity.
+    source = f"def typing(typingctx, {', '.join(names)}):\n    return types.void({', '.join(names)}), generate\n"
+    scope: dict[str, Any] = {"types": types, "generate": generate}
+    exec(source, scope)
+    return intrinsic(scope["typing"])
