@@ -4,6 +4,7 @@ WikiText-103: "We split at top-level-heading-shaped rows and form 1,025-byte win
 768 bytes [...] Incomplete final windows are omitted", which gives 1.11M validation and 1.25M test targets.
 """
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Literal
@@ -30,7 +31,7 @@ def detect_protocol(text: bytes) -> Protocol:
 def heading_segments(text: bytes) -> list[bytes]:
     """Cut before every top-level-heading-shaped row; the segments joined give the text."""
     cuts = sorted({0, len(text), *(found.start() for found in HEADING_ROW.finditer(text))})
-    return [text[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
+    return [text[start:end] for start, end in itertools.pairwise(cuts)]
 
 
 def wikitext_windows(text: bytes, *, window_bytes: int = 1024, stride: int = 768) -> EvaluationWindows:
@@ -58,7 +59,7 @@ def text_windows(documents: Sequence[bytes], *, window_bytes: int = 1024, stride
     if not rows:
         longest = max((len(document) for document in documents), default=0)
         raise UserError(
-            f"the text is too short for one evaluation window of {window_bytes + 1} bytes (longest document: {longest})",
+            f"the text is too short for one window of {window_bytes + 1} bytes (its longest document has {longest})",
             where=f"{len(documents)} documents",
             fix="give a longer text",
         )

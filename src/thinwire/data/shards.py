@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Int64, UInt8, UInt64
+from jaxtyping import Int32, Int64, UInt8
 
 from thinwire.base.errors import UserError
 
@@ -21,7 +21,7 @@ DOCUMENT_END = b"\x00"
 SHARD_BYTES = 256 * 1024 * 1024
 WRITE_BUFFER_BYTES = 1024 * 1024
 INDEX_BUFFER_DOCUMENTS = 65536
-INDEX_FILES = {"starts.bin": np.int64, "lengths.bin": np.int64, "sources.bin": np.int32, "ids.bin": np.uint64}
+INDEX_FILES: dict[str, type[np.generic]] = {"starts.bin": np.int64, "lengths.bin": np.int64, "sources.bin": np.int32}
 
 
 class ShardTotals(NamedTuple):
@@ -74,15 +74,14 @@ class ShardWriter:
     ) -> None:
         self.close()
 
-    def add(self, payload: bytes, *, source: int, id_hash: int) -> None:
+    def add(self, payload: bytes, *, source: int) -> None:
         """Append one document.
 
         Args:
             payload: the document's bytes.
             source: index into the manifest's list of sources.
-            id_hash: 64-bit hash of the document's source identity, for the overlap screen.
         """
-        values = (self.num_bytes, len(payload), source, id_hash)
+        values = (self.num_bytes, len(payload), source)
         for name, value in zip(INDEX_FILES, values, strict=True):
             self._pending[name].append(value)
         self._append(memoryview(payload))
@@ -131,7 +130,6 @@ class ByteShards:
         starts: int64 [num_documents], stream offset of each document's first byte.
         lengths: int64 [num_documents], bytes of each document, its end excluded.
         sources: int32 [num_documents], index into the manifest's list of sources.
-        id_hashes: uint64 [num_documents], hash of each document's source identity.
     """
 
     def __init__(self, folder: Path, *, parts: Sequence[np.ndarray], index: dict[str, np.ndarray]) -> None:
@@ -142,7 +140,6 @@ class ByteShards:
         self.starts: Int64[np.ndarray, " documents"] = index["starts.bin"]
         self.lengths: Int64[np.ndarray, " documents"] = index["lengths.bin"]
         self.sources: Int32[np.ndarray, " documents"] = index["sources.bin"]
-        self.id_hashes: UInt64[np.ndarray, " documents"] = index["ids.bin"]
         self.num_documents = int(self.starts.size)
 
     @classmethod
@@ -199,6 +196,10 @@ class ByteShards:
             if piece.size:
                 pieces.append(piece)
         return np.concatenate(pieces)
+
+    def stream(self) -> UInt8[np.ndarray, " bytes"]:
+        """The whole stream in memory; meant for evaluation splits."""
+        return np.concatenate(self._parts)
 
     def document(self, index: int) -> bytes:
         """The bytes of one document, its end excluded."""

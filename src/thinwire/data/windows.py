@@ -1,5 +1,5 @@
-"""Which bytes does an update, a cluster or an evaluation see?  Windows of a split, chosen by address, so that a draw can
-be repeated alone and a resumed run sees what an uninterrupted one would (Table 1; appendices D and L).
+"""Which bytes does an update, a cluster or an evaluation see?  Windows of a split, chosen by address, so that a draw
+can be repeated alone and a resumed run sees what an uninterrupted one would (Table 1; appendices D and L).
 """
 
 from typing import NamedTuple

@@ -1,0 +1,256 @@
+"""How does text become a folder that can be trained on?  One pass writes the splits, a second screens them.
+
+Everything is written into a sibling folder and renamed at the end, so that the folder is whole or absent.  Memory is
+bounded by one document (64 MiB), a small corpus's buffer and the evaluation splits, not by the corpus.
+"""
+
+import errno
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from thinwire.base.errors import UserError
+from thinwire.base.files import write_json
+from thinwire.base.progress import Progress, Silent
+from thinwire.config.check import Violations
+from thinwire.data.corpus import BIGRAMS, MANIFEST, Split, read_manifest
+from thinwire.data.documents import Document, InputRecord, ReadOptions, Source
+from thinwire.data.encode import Tokenizer, check_tokenizer, encode
+from thinwire.data.manifest import SourceTable, build_manifest, inputs_fingerprint
+from thinwire.data.overlap import Candidates, ScreenResult, read_signatures, screen
+from thinwire.data.shards import ByteShards, ShardTotals, ShardWriter
+from thinwire.data.sources import automatic_piece_bytes, open_sources
+from thinwire.data.split_writer import SplitTotals, write_splits
+
+PARTIAL_SUFFIX = ".partial"
+PROGRESS_STEP_BYTES = 1 << 20
+EVALUATION_SPLITS: tuple[Split, ...] = ("valid", "test")
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """How sources become a data folder.
+
+    Attributes:
+        seed: of the split by content.
+        valid_fraction, test_fraction: of the documents, before the screen.
+        max_bytes: at most about so many bytes of text; every source may use an equal share of what is left.
+        text_field: the field or column that holds the text.
+        tokenizer: what a document is encoded with.
+        piece_bytes: where plain files are cut; None chooses (64 MiB, or less for a few plain files).
+    """
+
+    seed: int = 1
+    valid_fraction: float = 0.01
+    test_fraction: float = 0.01
+    max_bytes: int | None = None
+    text_field: str = "text"
+    tokenizer: Tokenizer = "byte"
+    piece_bytes: int | None = None
+
+    def check(self) -> None:
+        """Raises ConfigError with every violation."""
+        wrong = Violations()
+        wrong.within("valid_fraction", self.valid_fraction, 0.0, 0.5)
+        wrong.within("test_fraction", self.test_fraction, 0.0, 0.5)
+        total = self.valid_fraction + self.test_fraction
+        wrong.require("valid_fraction + test_fraction", total, total < 1, "must leave something to train on")
+        if self.max_bytes is not None:
+            wrong.at_least("max_bytes", self.max_bytes, 1)
+        if self.piece_bytes is not None:
+            wrong.at_least("piece_bytes", self.piece_bytes, 16)
+        wrong.raise_any(where="prepare")
+        check_tokenizer(self.tokenizer)
+
+
+@dataclass(frozen=True)
+class PrepareSummary:
+    """What ``prepare`` made or found.
+
+    Attributes:
+        folder: the data folder.
+        state: whether it was made now or was there already, from equal inputs.
+        manifest: as in ``manifest.json``.
+        seconds: wall time.
+        corpus_bytes: bytes of all splits.
+    """
+
+    folder: Path
+    state: Literal["prepared", "reused"]
+    manifest: dict[str, Any]
+    seconds: float
+    corpus_bytes: int
+
+
+def prepare(
+    sources: Sequence[str], *, out: Path, options: PrepareOptions | None = None, progress: Progress | None = None
+) -> PrepareSummary:
+    """Read sources, split them by document, screen the evaluation splits, and write a data folder.
+
+    Args:
+        sources: files, folders, ``hf:NAME[:SUBSET[:SPLIT]]`` or ``python``.
+        out: the folder to make; a finished one from equal inputs and options is reused.
+        options: defaults when None.
+        progress: where to report; None is silent.
+
+    Raises:
+        UserError: a source cannot be read, an option is out of range, or ``out`` is in use or cannot be made.
+        OSError: the disk is full; nothing is left behind.
+    """
+    began = time.perf_counter()
+    options, progress = options or PrepareOptions(), progress or Silent()
+    options.check()
+    opened = open_sources(sources)
+    task = progress.task("hashing the inputs", len(opened))
+    inputs: list[InputRecord] = []
+    for source in opened:
+        inputs += source.inputs()
+        task.advance()
+    task.close()
+    found = _finished(out, inputs_fingerprint(inputs, asdict(options)))
+    if found is not None:
+        return _summary(out, found, state="reused", began=began)
+    partial = _make_partial(out)
+    try:
+        manifest = _fill(partial, opened, inputs=inputs, options=options, progress=progress)
+        partial.rename(out)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return _summary(out, manifest, state="prepared", began=began)
+
+
+def _summary(
+    folder: Path, manifest: dict[str, Any], *, state: Literal["prepared", "reused"], began: float
+) -> PrepareSummary:
+    corpus_bytes = sum(split["num_bytes"] for split in manifest["splits"].values())
+    return PrepareSummary(folder, state, manifest, time.perf_counter() - began, corpus_bytes)
+
+
+def _finished(out: Path, wanted: str) -> dict[str, Any] | None:
+    """The manifest of a finished folder made from the same inputs; None where there is room for a new one."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return None
+    fix = "choose another --out, or remove it"
+    if not out.is_dir() or not (out / MANIFEST).is_file():
+        raise UserError("the output folder holds something else", where=str(out), fix=fix)
+    manifest = read_manifest(out)
+    if manifest.get("inputs_fingerprint") != wanted:
+        what = "the output folder was prepared from other sources or with other options"
+        raise UserError(what, where=str(out), fix=fix)
+    return manifest
+
+
+def _make_partial(out: Path) -> Path:
+    partial = out.resolve().with_name(out.resolve().name + PARTIAL_SUFFIX)
+    try:
+        shutil.rmtree(partial, ignore_errors=True)  # left by a run that was killed
+        partial.mkdir(parents=True)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        fix = "choose a folder that can be written, with --out"
+        raise UserError(f"cannot make the output folder ({error.strerror})", where=str(out), fix=fix) from error
+    return partial
+
+
+def _fill(
+    folder: Path, sources: list[Source], *, inputs: list[InputRecord], options: PrepareOptions, progress: Progress
+) -> dict[str, Any]:
+    table = SourceTable()
+    read = ReadOptions(options.text_field, options.piece_bytes or automatic_piece_bytes(sources))
+    documents = _reported(_limited(sources, read, options.max_bytes), progress)
+    first = write_splits(
+        ((encoded(document, options), table.add(document)) for document in documents if document.payload),
+        folder=folder,
+        seed=options.seed,
+        valid_fraction=options.valid_fraction,
+        test_fraction=options.test_fraction,
+    )
+    if not any(totals.num_documents for totals in first.splits.values()):
+        where = ", ".join(source.argument for source in sources)
+        raise UserError("the sources hold no text", where=where, fix="give sources with text in them")
+    result = _screen(folder, first, progress)
+    splits: dict[Split, ShardTotals] = {"train": first.splits["train"]}
+    for name, kept in zip(EVALUATION_SPLITS, result.kept, strict=True):
+        splits[name] = _keep(first.folders[name], kept, folder / name)
+    excluded = dict(zip(EVALUATION_SPLITS, result.excluded, strict=True))
+    manifest = build_manifest(
+        arguments=[source.argument for source in sources],
+        inputs=inputs,
+        sources=table,
+        splits=splits,
+        options=asdict(options),
+        screen={"excluded": excluded, "rule": first.rule_name, "piece_bytes": read.piece_bytes},
+    )
+    shutil.rmtree(first.scratch)
+    write_json(folder / MANIFEST, manifest)
+    return manifest
+
+
+def encoded(document: Document, options: PrepareOptions) -> Document:
+    return document._replace(payload=encode(document.payload, tokenizer=options.tokenizer))
+
+
+def _limited(sources: list[Source], read: ReadOptions, max_bytes: int | None) -> Iterator[Document]:
+    """All documents, or of each source in turn an equal share of the bytes that are left."""
+    for number, source in enumerate(sources):
+        share = None if max_bytes is None else max_bytes // (len(sources) - number)
+        for document in source.documents(read):
+            if share is not None and max_bytes is not None:
+                if len(document.payload) > share:
+                    break
+                share -= len(document.payload)
+                max_bytes -= len(document.payload)
+            yield document
+
+
+def _reported(documents: Iterator[Document], progress: Progress) -> Iterator[Document]:
+    task, waiting = progress.task("reading (bytes)", None), 0
+    for document in documents:
+        waiting += len(document.payload)
+        if waiting >= PROGRESS_STEP_BYTES:
+            task.advance(waiting)
+            waiting = 0
+        yield document
+    task.close()
+
+
+def _screen(folder: Path, first: SplitTotals, progress: Progress) -> ScreenResult:
+    """Screen the evaluation splits; the same pass over the training stream counts its byte bigrams."""
+    train = first.splits["train"]
+    task = progress.task("screening for overlap (bytes)", train.num_bytes)
+    counts, previous = np.zeros(65536, np.int64), None
+
+    def count(chunk: np.ndarray) -> None:
+        nonlocal previous
+        pairs = chunk[1:].astype(np.uint16) | (chunk[:-1].astype(np.uint16) << np.uint16(8))
+        counts[:] += np.bincount(pairs, minlength=65536)
+        if previous is not None:
+            counts[previous * 256 + int(chunk[0])] += 1
+        previous = int(chunk[-1])
+        task.advance(len(chunk))
+
+    candidates = tuple(
+        Candidates(ByteShards.open(first.folders[name]), read_signatures(first.signatures[name]))
+        for name in EVALUATION_SPLITS
+    )
+    result = screen(
+        candidates, train_folder=folder / "train", train_signatures=first.signatures["train"], on_chunk=count
+    )
+    task.close()
+    (folder / BIGRAMS).write_bytes(counts.astype(np.uint64).tobytes())
+    return result
+
+
+def _keep(candidates: Path, kept: np.ndarray, folder: Path) -> ShardTotals:
+    shards = ByteShards.open(candidates)
+    with ShardWriter(folder) as writer:
+        for index in kept:
+            writer.add(shards.document(int(index)), source=int(shards.sources[index]))
+    return writer.close()
