@@ -1,1 +1,1 @@
-"""Floor 2: tensor operations. Each operation is a folder {api, reference, cpu_impl, cases}; the reference is product code."""
+"""Floor 2: tensor operations, a folder each {api, reference, cpu_impl, cases}; the reference is product code."""

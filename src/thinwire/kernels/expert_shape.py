@@ -88,6 +88,6 @@ class ExpertShape:
 
     @property
     def operations_per_byte(self) -> int:
-        """F_N of Eq. (21): weights of LSTMs, MLPs, projections and decoder, a multiply-add counted as two operations."""
+        """F_N of Eq. (21): LSTMs, MLPs, projections and decoder, a multiply-add counted as two operations."""
         matrices = sum(slot.size for slot in self.slots if not slot.is_gain)
         return 2 * (matrices + self.num_decoder_parameters)

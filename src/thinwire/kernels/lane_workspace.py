@@ -1,4 +1,4 @@
-"""What does one thread need to run experts on lanes?  Buffers sized once; memory does not grow with directions or batch."""
+"""What does one thread need to run experts on lanes?  Buffers whose size depends on neither directions nor batch."""
 
 from dataclasses import dataclass
 

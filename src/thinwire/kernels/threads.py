@@ -1,4 +1,4 @@
-"""How are independent calls spread over threads?  Compiled code releases the lock, so plain threads do; order is kept."""
+"""How are independent calls spread over threads?  Compiled code releases the lock, so plain threads do."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

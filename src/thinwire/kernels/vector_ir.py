@@ -6,8 +6,8 @@ Legend: R rows of a tile, K summed dimension, row r of a buffer occupies ``buffe
 
 Approximations were fitted by Lawson-weighted least squares in FP64 (largest relative error in brackets); after FP32
 rounding each stays within 4e-7 relative, which ``tests/numerics/test_lanes.py`` checks over the whole range:
-exp(r) on |r| <= ln(2)/2 by a polynomial of degree 6 [1.9e-9]; tanh on |x| <= 9 by x P(x^2)/Q(x^2), degrees 4/4 [2.1e-8];
-erf on |x| <= 3.95 likewise, degrees 5/5 [2.1e-8].
+exp(r) on |r| <= ln(2)/2 by a polynomial of degree 6 [1.9e-9]; tanh on |x| <= 9 by x P(x^2)/Q(x^2), degrees 4/4
+[2.1e-8]; erf on |x| <= 3.95 likewise, degrees 5/5 [2.1e-8].
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ LAYER_NORM_EPSILON = 1e-5
 
 
 def tile_rows() -> int:
-    """R, the rows a GEMM tile keeps in registers: 16 of AVX-512's 32, else 4 (two AVX2 or four NEON registers a row)."""
+    """R, the rows of a GEMM tile kept in registers: 16 of AVX-512's 32, else 4 (each two of AVX2 or four of NEON)."""
     features = llvm.get_host_cpu_features()
     return 16 if features.get("avx512f") else 4
 

@@ -1,4 +1,4 @@
-"""Losses of theta +- eps z_j on the CPU: one fused pass a (direction, sign), a window a lane, threads over directions."""
+"""Losses of theta +- eps z_j on the CPU: a fused pass per (direction, sign), a window a lane, threads by direction."""
 
 from collections.abc import Sequence
 

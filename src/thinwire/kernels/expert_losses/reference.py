@@ -1,4 +1,4 @@
-"""What does an expert compute?  The definition in PyTorch: any device, any dtype, differentiable (section 3, appendix C).
+"""What does an expert compute?  Its definition in PyTorch: any device and dtype, differentiable (appendix C).
 
 A leading axis P holds perturbed copies of theta, so that one call evaluates many directions with batched products; this
 is also the eager baseline of the benchmark.  Legend: P perturbed copies, B windows, T input bytes, d width, V 256.

@@ -1,0 +1,57 @@
+"""What does a worker process tell its parent?  One JSON object a line on standard output."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from thinwire.base.errors import ThinwireError, UserError
+
+
+def send(message: dict[str, Any]) -> None:
+    """Raises BrokenPipeError where the parent is gone."""
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+class PipeTask:
+    """A progress bar that lives in the parent."""
+
+    def __init__(self) -> None:
+        self._done = 0
+
+    def advance(self, count: int = 1) -> None:
+        self._done += count
+        send({"type": "advance", "count": count})
+
+    def note(self, text: str) -> None:
+        send({"type": "note", "text": text})
+
+    def close(self) -> None:
+        pass
+
+
+def say(text: str) -> None:
+    send({"type": "say", "text": text})
+
+
+def stop_requested() -> Callable[[], bool]:
+    """From now on an interrupt is the parent's business; returns whether to stop: it asked (SIGTERM), or it is gone."""
+    asked = []
+    parent = os.getppid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
+    return lambda: bool(asked) or os.getppid() != parent
+
+
+def exit_with(error: Exception) -> int:
+    """Tell the parent why, return the exit status."""
+    if isinstance(error, UserError):
+        send({"type": "error", "what": error.what, "where": error.where, "fix": error.fix})
+    elif isinstance(error, OSError):
+        send({"type": "os_error", "errno": error.errno, "text": error.strerror, "path": str(error.filename or "")})
+    else:
+        send({"type": "failed", "text": str(error)})
+    return error.exit_status if isinstance(error, ThinwireError) else 1

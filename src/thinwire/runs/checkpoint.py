@@ -1,0 +1,103 @@
+"""Where can this job go on from?  Weights in safetensors, their description in JSON, written last: it is the commit."""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from thinwire.base.errors import UserError
+from thinwire.base.files import TEMPORARY_SUFFIX, atomic_write, read_json, sha256_file, write_json
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One saved state.
+
+    Attributes:
+        update: how many updates made it.
+        tensors: name -> tensor.
+        meta: what was saved beside them, plain JSON values.
+    """
+
+    update: int
+    tensors: dict[str, torch.Tensor]
+    meta: dict[str, Any]
+
+
+def _paths(folder: Path, update: int) -> tuple[Path, Path]:
+    return folder / f"{update:08d}.safetensors", folder / f"{update:08d}.json"
+
+
+def save(
+    folder: Path, update: int, *, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any], keep: int | None = None
+) -> None:
+    """Write a checkpoint that is whole or absent; then drop all but the newest ``keep`` (the one at 0 always stays)."""
+    weights, description = _paths(folder, update)
+    atomic_write(weights, lambda path: save_file({k: v.contiguous() for k, v in tensors.items()}, path))
+    write_json(description, {"update": update, "sha256": sha256_file(weights), "meta": dict(meta)})
+    if keep is not None:
+        for old in [number for number in list_updates(folder) if number > 0][:-keep]:
+            for path in reversed(_paths(folder, old)):
+                path.unlink(missing_ok=True)
+
+
+def list_updates(folder: Path) -> list[int]:
+    """Updates with a committed checkpoint, ascending; leftovers of an interrupted write are no checkpoint."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit())
+
+
+def sweep(folder: Path) -> None:
+    """Remove what an interrupted write left: temporary files and weights without a description."""
+    if not folder.is_dir():
+        return
+    for path in folder.glob(f"*{TEMPORARY_SUFFIX}"):
+        path.unlink()
+    committed = set(list_updates(folder))
+    for path in folder.glob("*.safetensors"):
+        if path.stem.isdigit() and int(path.stem) not in committed:
+            path.unlink()
+
+
+def load(folder: Path, update: int, *, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Checkpoint:
+    """Read one checkpoint.
+
+    Args:
+        shapes: what the caller expects, name -> shape.
+
+    Raises:
+        UserError: where it is missing, truncated, altered or of another shape.
+    """
+    weights, description = _paths(folder, update)
+    record = read_json(description)
+    if not weights.exists():
+        raise _unreadable(weights, description, "is missing")
+    if sha256_file(weights) != record.get("sha256"):
+        raise _unreadable(weights, description, "is truncated or altered: its SHA-256 is not the recorded one")
+    try:
+        tensors = load_file(weights)
+    except (SafetensorError, struct.error, ValueError) as error:
+        raise _unreadable(weights, description, f"cannot be read ({error})") from error
+    for name, shape in (shapes or {}).items():
+        found = tuple(tensors[name].shape) if name in tensors else None
+        if found != tuple(shape):
+            raise UserError(
+                f"a checkpoint has another shape: '{name}' is {found}, this run needs {tuple(shape)}",
+                where=str(weights),
+                fix="use the configuration it was trained with, or another run folder",
+            )
+    return Checkpoint(record["update"], tensors, record["meta"])
+
+
+def _unreadable(weights: Path, description: Path, problem: str) -> UserError:
+    return UserError(
+        f"a checkpoint {problem}",
+        where=str(weights),
+        fix=f"remove {description.name} and {weights.name}: the job goes on from the one before and its log",
+    )

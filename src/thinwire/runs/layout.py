@@ -1,0 +1,102 @@
+"""Where does each file of a run folder lie?  One place names them all."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from thinwire.base.errors import UserError
+from thinwire.base.files import read_json
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """One training job: the seed run or one expert."""
+
+    root: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def scalars(self) -> Path:
+        return self.root / "scalars.log"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "log.jsonl"
+
+    @property
+    def done(self) -> Path:
+        """Written when the job has made its last update; holds the fingerprint of its inputs."""
+        return self.root / "done.json"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A whole run."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.json"
+
+    @property
+    def manifest(self) -> Path:
+        return self.root / "manifest.json"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "log.jsonl"
+
+    @property
+    def router(self) -> Path:
+        return self.root / "router"
+
+    @property
+    def results(self) -> Path:
+        return self.root / "results"
+
+    @property
+    def seed(self) -> JobFolder:
+        return JobFolder(self.root / "seed")
+
+    def expert(self, index: int) -> JobFolder:
+        return JobFolder(self.root / "experts" / f"{index:03d}")
+
+    def read_config(self) -> dict[str, Any]:
+        """``config.json``; raises UserError where this is no run folder."""
+        if not self.config.is_file():
+            raise UserError(
+                "this is not a run folder: it has no config.json",
+                where=str(self.root),
+                fix="give the folder that 'thinwire train ... --out' wrote",
+            )
+        return read_json(self.config)
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold a job's folder alone; a second process is told who holds it. The lock dies with the process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            raise UserError(
+                f"another process ({holder or 'unknown'}) is working in this folder",
+                where=str(folder),
+                fix="wait until it ends, or stop it, then give the same command again",
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"pid {os.getpid()}".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,112 @@
+"""What is the least that rebuilds a run?  Per update: rates, batch digest and the FP64 loss differences (soma 3.2).
+
+512 bytes an update for 64 directions.  The probes are rebuilt from their address, so these scalars determine every
+weight; a validation is logged too, because the plateau rule decides the next rates from it.
+"""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from thinwire.base.errors import UserError
+from thinwire.runs.record_log import RecordLog, scan
+
+FORMAT = "thinwire-scalars-1"
+UPDATE = struct.Struct("<cIddddQI")
+VALIDATION = struct.Struct("<cId")
+HEADER_KIND, UPDATE_KIND, VALIDATION_KIND = b"H", b"U", b"V"
+
+
+class UpdateRecord(NamedTuple):
+    """One update.
+
+    Attributes:
+        update: 1-based.
+        learning_rate, epsilon: what this update used.
+        train_loss: mean of every loss its forwards gave, nats per byte.
+        device_seconds: since the job began, over all its processes' lives.
+        batch_digest: 64 bits of the hash of the batches' bytes.
+        differences: float64 [A, n], loss differences of each accumulation batch and direction.
+    """
+
+    update: int
+    learning_rate: float
+    epsilon: float
+    train_loss: float
+    device_seconds: float
+    batch_digest: int
+    differences: np.ndarray
+
+
+class ValidationRecord(NamedTuple):
+    update: int
+    loss: float
+
+
+Record = UpdateRecord | ValidationRecord
+
+
+class ScalarLogContents(NamedTuple):
+    """A whole log.
+
+    Attributes:
+        header: what the job was; empty where the log is.
+        records: updates and validations, in order.
+        good_bytes: where to append.
+        torn_bytes: what a cut-short write left behind them.
+    """
+
+    header: dict[str, Any]
+    records: list[Record]
+    good_bytes: int
+    torn_bytes: int
+
+
+def _pack(record: Record) -> bytes:
+    if isinstance(record, ValidationRecord):
+        return VALIDATION.pack(VALIDATION_KIND, record.update, record.loss)
+    values = np.ascontiguousarray(record.differences, "<f8")
+    fields = (record.update, record.learning_rate, record.epsilon, record.train_loss, record.device_seconds)
+    return UPDATE.pack(UPDATE_KIND, *fields, record.batch_digest, values.shape[0]) + values.tobytes()
+
+
+def _unpack(payload: bytes) -> Record:
+    if payload[:1] == VALIDATION_KIND:
+        _, update, loss = VALIDATION.unpack(payload)
+        return ValidationRecord(update, loss)
+    _, *fields, digest, num_batches = UPDATE.unpack_from(payload)
+    differences = np.frombuffer(payload, "<f8", offset=UPDATE.size).reshape(num_batches, -1)
+    return UpdateRecord(*fields, digest, differences)
+
+
+def read(path: Path) -> ScalarLogContents:
+    """Raises UserError where a record in the middle is damaged, or the file is no scalar log."""
+    payloads, good_bytes, torn_bytes = scan(path)
+    if not payloads:
+        return ScalarLogContents({}, [], good_bytes, torn_bytes)
+    header = json.loads(payloads[0][1:]) if payloads[0][:1] == HEADER_KIND else {}
+    if header.get("format") != FORMAT:
+        raise UserError("this is not a scalar log", where=str(path), fix="restore the run folder from a copy")
+    return ScalarLogContents(header, [_unpack(payload) for payload in payloads[1:]], good_bytes, torn_bytes)
+
+
+class ScalarLog:
+    """The writing end."""
+
+    def __init__(self, path: Path, *, good_bytes: int, header: dict[str, Any]) -> None:
+        self._log = RecordLog.open_at(path, good_bytes=good_bytes)
+        if good_bytes == 0:
+            self._log.append(HEADER_KIND + json.dumps({"format": FORMAT, **header}, sort_keys=True).encode())
+
+    def append(self, record: Record) -> None:
+        """Acknowledge: a kill after this returns no longer loses the record."""
+        self._log.append(_pack(record))
+
+    def sync(self) -> None:
+        self._log.sync()
+
+    def close(self) -> None:
+        self._log.close()
