@@ -1,0 +1,96 @@
+"""Which numbers describe the words of a window?
+
+Appendix D: word-level tf-idf with sublinear term frequencies, English stop words, at most ``max_features`` terms that
+each occur in ``min_documents`` windows; truncated SVD; minus the mean; length one.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32
+from scipy.sparse import csr_matrix
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from thinwire.soma.similarity import unit_rows
+
+TOP_TERMS = 12
+
+
+class FittedFeatures(NamedTuple):
+    """The fitted pipeline, and where it puts its own sample: ``rows`` and ``points`` of the texts with a known word."""
+
+    vocabulary: tuple[str, ...]
+    idf: Float32[np.ndarray, " F"]
+    components: Float32[np.ndarray, "C F"]
+    mean: Float32[np.ndarray, " C"]
+    rows: csr_matrix
+    points: Float32[np.ndarray, "n C"]
+
+
+class TooFewWordsError(Exception):
+    """No two terms, or no two texts with a term, survive ``min_documents``."""
+
+
+def tfidf_vectorizer(**options: Any) -> TfidfVectorizer:
+    """The word-level features of appendix D: sublinear term frequency, English stop words, FP32."""
+    return TfidfVectorizer(sublinear_tf=True, stop_words="english", dtype=np.float32, **options)
+
+
+def decoded(texts: list[bytes]) -> list[str]:
+    """Text for the word features alone, without invalid UTF-8 (appendix D); the language model keeps every byte."""
+    return [text.decode("utf-8", errors="ignore") for text in texts]
+
+
+def fit_features(
+    texts: list[str], *, max_features: int, min_documents: int, num_components: int, seed: int
+) -> FittedFeatures:
+    """Fit on ``texts``; the same result for any number of threads.
+
+    Args:
+        num_components: lowered to what the terms and texts allow; ``components`` shows how many there are.
+
+    Raises:
+        TooFewWordsError: nothing to tell texts apart by.
+    """
+    vectorizer = tfidf_vectorizer(max_features=max_features, min_df=min_documents)
+    try:
+        rows = csr_matrix(vectorizer.fit_transform(texts))
+    except ValueError as error:  # scikit-learn: empty vocabulary, no terms remain, min_df above the number of texts
+        raise TooFewWordsError(str(error)) from error
+    rows = rows[np.diff(rows.indptr) > 0]  # choice: texts without a word lie on one point and would bend the balance
+    if min(rows.shape) < 2:
+        raise TooFewWordsError(f"{rows.shape[1]} terms in {rows.shape[0]} texts")
+    svd = TruncatedSVD(min(num_components, min(rows.shape) - 1), random_state=seed)
+    with threadpool_limits(limits=1):  # BLAS adds in another order with other threads
+        reduced = svd.fit_transform(rows).astype(np.float32)
+    mean = np.asarray(np.mean(reduced, axis=0, dtype=np.float64), np.float32)
+    return FittedFeatures(
+        vocabulary=tuple(vectorizer.get_feature_names_out().tolist()),
+        idf=vectorizer.idf_.astype(np.float32),
+        components=svd.components_.astype(np.float32),
+        mean=mean,
+        rows=rows,
+        points=unit_rows(reduced - mean),
+    )
+
+
+def distinctive_terms(
+    rows: csr_matrix, clusters: np.ndarray, *, vocabulary: tuple[str, ...], num_clusters: int
+) -> tuple[tuple[str, ...], ...]:
+    """Per cluster the ``TOP_TERMS`` terms whose mean tf-idf exceeds that over all texts most.
+
+    choice: against the mean of all texts, so that words common everywhere ("new", "time") do not head every list; terms
+    without a letter ("10", "00") count while clustering, but name nothing.
+    """
+    has_letter = np.array([any(character.isalpha() for character in term) for term in vocabulary], np.bool_)
+    overall = np.asarray(rows.mean(axis=0)).ravel()
+    found = []
+    for cluster in range(num_clusters):
+        members = rows[clusters == cluster]
+        excess = np.asarray(members.sum(axis=0)).ravel() / max(members.shape[0], 1) - overall
+        excess[~has_letter] = 0.0
+        order = np.argsort(-excess, kind="stable")[:TOP_TERMS]
+        found.append(tuple(vocabulary[i] for i in order if excess[i] > 0))
+    return tuple(found)
