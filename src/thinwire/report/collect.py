@@ -1,0 +1,266 @@
+"""What lies in this run folder?  Reads the configuration, logs, clusters and results of one or several SOMA runs.
+
+A run still in progress is a normal thing to read: absent parts stay absent, and a torn last log record is passed over.
+A part that is damaged is left out and named in ``Run.damage``. Only a folder that is no run at all is an error.
+"""
+
+import base64
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from thinwire.base.errors import UserError
+from thinwire.base.files import read_json, read_json_lines
+from thinwire.report.records import (
+    SEED_RUN,
+    Clusters,
+    Interval,
+    Job,
+    LossMatrix,
+    Run,
+    Sample,
+    Score,
+    UpdateRecord,
+    ValidationRecord,
+)
+
+T = TypeVar("T")
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+"""What building a record from wrong JSON raises (a bad base64 text is a ValueError)."""
+
+
+def collect_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
+    """Read every folder.
+
+    Raises:
+        UserError: no folder was given, one is absent, holds no run, holds a run of another kind, or was given twice.
+    """
+    if not folders:
+        raise UserError(
+            "no run folder was given", where="report", fix="name at least one: thinwire report RUN --out DIR"
+        )
+    resolved = [folder.resolve() for folder in folders]
+    for index, folder in enumerate(resolved):
+        if folder in resolved[:index]:
+            raise UserError("a run folder was given twice", where=str(folders[index]), fix="name each run once")
+    return tuple(_read_run(folder, name) for folder, name in zip(folders, _unique_names(resolved), strict=True))
+
+
+def _unique_names(resolved: Sequence[Path]) -> list[str]:
+    """The folders' own names, with as many parents as it takes to tell them apart."""
+    depth = 1
+    while True:
+        names = [
+            "/".join([part for part in folder.parts if part != folder.anchor][-depth:]) or "run" for folder in resolved
+        ]
+        if len(set(names)) == len(names) or depth > max(len(folder.parts) for folder in resolved):
+            return names
+        depth += 1
+
+
+def _read_run(folder: Path, name: str) -> Run:
+    record = _read_config(folder)
+    config = record["config"]
+    damage: list[str] = []
+    clusters = _part(folder, "router/router.json", _build_clusters, damage)
+    seed_run = _read_job(folder, "seed", SEED_RUN, _planned_updates(config, "seed_run"), damage)
+    experts = tuple(
+        _read_job(folder, f"experts/{entry.name}", int(entry.name), _planned_updates(config, "experts"), damage)
+        for entry in _expert_folders(folder)
+    )
+    configured = config.get("clusters", {}) if isinstance(config.get("clusters"), dict) else {}
+    num_experts = configured.get("num_clusters")
+    return Run(
+        folder=folder,
+        name=name,
+        preset=str(record.get("preset") or "not named"),
+        config=config,
+        manifest=_part(folder, "manifest.json", _build_record, damage) or {},
+        seed_run=seed_run,
+        experts=experts,
+        num_experts=num_experts if isinstance(num_experts, int) else len(experts),
+        clusters=clusters,
+        scores=_read_scores(folder, damage),
+        matrix=_part(folder, "results/matrix.json", _build_matrix, damage),
+        sample=_part(folder, "results/sample.json", _build_sample, damage),
+        damage=tuple(damage),
+    )
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    fix = "give the folder that 'thinwire train PRESET --data DATA --out RUN' wrote; it holds config.json"
+    if not folder.is_dir():
+        raise UserError("there is no such run folder", where=str(folder), fix=fix)
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UserError("this folder holds no run: config.json is missing", where=str(folder), fix=fix)
+    record = read_json(path)
+    if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
+        raise UserError("config.json does not describe a run", where=str(path), fix=fix)
+    if record.get("kind") != "soma":
+        kind = record.get("kind")
+        raise UserError(f"a run of kind {kind!r} has no report", where=str(path), fix="give the folder of a SOMA run")
+    return record
+
+
+def _planned_updates(config: dict[str, Any], section: str) -> int | None:
+    job = config.get(section)
+    updates = job.get("updates") if isinstance(job, dict) else None
+    return updates if isinstance(updates, int) else None
+
+
+def _expert_folders(folder: Path) -> list[Path]:
+    experts = folder / "experts"
+    entries = experts.iterdir() if experts.is_dir() else iter(())
+    return sorted((entry for entry in entries if entry.is_dir() and entry.name.isdecimal()), key=lambda e: int(e.name))
+
+
+def _part(folder: Path, relative: str, build: Callable[[Any], T], damage: list[str]) -> T | None:
+    """Build one part from its JSON file; None where the file is absent, or damaged (then one sentence is added)."""
+    path = folder / relative
+    if not path.is_file():
+        return None
+    try:
+        return build(read_json(path))
+    except (UserError, OSError):
+        damage.append(f"{relative} is not valid JSON and was left out.")
+    except MALFORMED as error:
+        damage.append(
+            f"{relative} lacks a value or holds a wrong one ({type(error).__name__}: {error}) and was left out."
+        )
+    return None
+
+
+def _read_job(folder: Path, relative: str, expert: int, planned: int | None, damage: list[str]) -> Job:
+    """The job's log; where an update was logged twice (a resumed run) the later record counts."""
+    training: dict[int, UpdateRecord] = {}
+    validation: dict[int, ValidationRecord] = {}
+    num_read, where = 0, f"{relative}/log.jsonl"
+    try:
+        for record in read_json_lines(folder / where):
+            if record["kind"] == "update":
+                training[int(record["update"])] = _build_update(record)
+            elif record["kind"] == "validation":
+                validation[int(record["update"])] = _build_validation(record)
+            num_read += 1
+    except (*MALFORMED, OSError) as error:
+        damage.append(
+            f"{where} cannot be read after {num_read} records ({type(error).__name__}); its curve stops there."
+        )
+    infinite = [u for u, record in validation.items() if not math.isfinite(record.loss_nats_per_byte)]
+    if infinite:
+        damage.append(
+            f"{where}: the validation loss is not finite at update {min(infinite):,}; such records are left out."
+        )
+    return Job(
+        expert=expert,
+        planned_updates=planned,
+        training=tuple(training[update] for update in sorted(training)),
+        validation=tuple(validation[update] for update in sorted(validation) if update not in infinite),
+    )
+
+
+def _build_update(record: dict[str, Any]) -> UpdateRecord:
+    return UpdateRecord(
+        update=int(record["update"]),
+        train_loss_nats_per_byte=float(record["train_loss_nats_per_byte"]),
+        learning_rate=float(record["learning_rate"]),
+        epsilon=float(record["epsilon"]),
+        derivative_rms=float(record["derivative_rms"]),
+        byte_forwards=int(record["byte_forwards"]),
+        device_seconds=float(record["device_seconds"]),
+    )
+
+
+def _build_validation(record: dict[str, Any]) -> ValidationRecord:
+    return ValidationRecord(
+        update=int(record["update"]),
+        loss_nats_per_byte=float(record["loss_nats_per_byte"]),
+        byte_forwards=int(record["byte_forwards"]),
+        device_seconds=float(record["device_seconds"]),
+    )
+
+
+def _build_record(record: Any) -> dict[str, Any]:
+    return dict(record)
+
+
+def _build_clusters(record: Any) -> Clusters:
+    sizes = tuple(int(size) for size in record["cluster_sizes"])
+    terms = tuple(tuple(str(term) for term in row) for row in record.get("top_terms", ()))
+    return Clusters(sizes=sizes, top_terms=terms + ((),) * (len(sizes) - len(terms)))
+
+
+def _read_scores(folder: Path, damage: list[str]) -> tuple[Score, ...]:
+    """Every file of ``results`` that holds one loss; "test" first, the others by name."""
+    paths = sorted((folder / "results").glob("*.json"), key=lambda path: (path.stem != "test", path.stem))
+    scores = [
+        _part(folder, f"results/{path.name}", partial(_build_score, stem=path.stem), damage)
+        for path in paths
+        if path.stem not in ("matrix", "sample")
+    ]
+    return tuple(score for score in scores if score is not None)
+
+
+def _build_score(record: Any, *, stem: str) -> Score | None:
+    if not isinstance(record.get("loss_nats_per_byte"), int | float):
+        return None  # a result of another shape, e.g. a measurement: not for this page
+    interval = record.get("ci95")
+    return Score(
+        name=str(record.get("name") or stem),
+        protocol=str(record.get("protocol") or ""),
+        loss_nats_per_byte=_finite(record["loss_nats_per_byte"]),
+        ci95=Interval(_finite(interval[0]), _finite(interval[1])) if interval else None,
+        scored_targets=_optional(record.get("scored_targets"), int),
+        windows=_optional(record.get("windows"), int),
+        num_experts=_optional(record.get("num_experts"), int),
+        active_experts=_optional(record.get("active_experts"), int),
+        seed_loss_nats_per_byte=_optional(record.get("seed_loss_nats_per_byte"), _finite),
+        single_expert_loss_nats_per_byte=_floats(record.get("single_expert_loss_nats_per_byte") or ()),
+        baselines=_named_floats(record.get("baselines") or {}),
+        by_source=_named_floats(record.get("by_source") or {}),
+    )
+
+
+def _optional(value: Any, convert: Callable[[Any], T]) -> T | None:
+    return None if value is None else convert(value)
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("a loss is not finite")
+    return number
+
+
+def _floats(values: Iterable[Any]) -> tuple[float, ...]:
+    return tuple(_finite(value) for value in values)
+
+
+def _named_floats(values: dict[str, Any]) -> dict[str, float]:
+    return {str(name): _finite(value) for name, value in values.items() if value is not None}
+
+
+def _build_matrix(record: Any) -> LossMatrix:
+    losses = tuple(_floats(row) for row in record["loss_nats_per_byte"])
+    if not losses or not losses[0] or len({len(row) for row in losses}) != 1:
+        raise ValueError("the rows of the matrix differ in length or are empty")
+    windows = tuple(int(count) for count in record.get("windows_per_cluster") or ())
+    if windows and len(windows) != len(losses[0]):
+        raise ValueError("windows_per_cluster does not match the matrix")
+    return LossMatrix(losses=losses, windows_per_cluster=windows)
+
+
+def _build_sample(record: Any) -> Sample:
+    """``bytes_base64`` is exact and wins over ``text``; a prompt repeated at its start is taken off."""
+    prompt = str(record.get("prompt") or "")
+    encoded = record.get("bytes_base64")
+    generated = base64.b64decode(encoded, validate=True) if encoded else record["text"].encode("utf-8", "surrogatepass")
+    return Sample(
+        prompt=prompt,
+        continuation=generated.removeprefix(prompt.encode("utf-8", "surrogatepass")),
+        temperature=_optional(record.get("temperature"), float),
+        seed=_optional(record.get("seed"), int),
+    )
