@@ -63,7 +63,8 @@ def run_lines(run: Run) -> tuple[Line, ...]:
         ]
     else:
         lines.append(Line(f"each of {len(curves)} experts", "#56B4E9", width=0.6, group=tuple(p for _, p in curves)))
-        lines.append(Line("mean of the experts", BLUE, points=_mean_points(run), width=2.2))
+        mean = _mean_points(run)
+        lines += [Line("mean of the experts", BLUE, points=mean, width=2.2)] if mean else []
     return tuple(lines + _levels(run))
 
 

@@ -69,7 +69,8 @@ def clusters_figure(clusters: Clusters) -> Any:
     axes = figure.add_subplot()
     style_axes(axes)
     axes.grid(visible=False, axis="x")
-    axes.bar(range(len(clusters.sizes)), clusters.sizes, color=BLUE, width=0.85)
+    edges = [cluster - 0.5 for cluster in range(len(clusters.sizes) + 1)]
+    axes.stairs(clusters.sizes, edges, fill=True, color=BLUE)
     axes.axhline(sum(clusters.sizes) / len(clusters.sizes), color=INK, linestyle="--", linewidth=1)
     axes.set_xlabel("cluster", fontsize=FONT_POINTS)
     axes.set_ylabel("training windows", fontsize=FONT_POINTS)
@@ -176,7 +177,7 @@ def _mark_cells(axes: Any, matrix: LossMatrix, best: Sequence[int]) -> None:
     for own in range(min(matrix.num_experts, matrix.num_clusters)):
         corner = (own - 0.5 + 0.02, own - 0.5 + 0.02)
         axes.add_patch(Rectangle(corner, 0.96, 0.96, fill=False, edgecolor=INK, linewidth=outline))
-    dot = 6.0 if size <= MAX_ANNOTATED else max(1.2, 90 / size)
+    dot = 6.0 if size <= 6 else 4.0 if size <= MAX_ANNOTATED else max(1.2, 90 / size)
     up = 0.3 if size <= MAX_ANNOTATED else 0.0
     axes.plot(
         range(matrix.num_clusters), [e - up for e in best], "o", color=VERMILLION, markersize=dot, markeredgewidth=0
@@ -198,12 +199,19 @@ def _annotate_cells(axes: Any, matrix: LossMatrix, excess: Sequence[Sequence[flo
         for cluster, loss in enumerate(row):
             colour = "white" if excess[expert][cluster] > 0.8 * largest > 0 else INK
             axes.text(
-                cluster, expert + 0.08, f"{loss:.{places}f}", ha="center", va="center", fontsize=points, color=colour
+                cluster,
+                expert + (0.08 if size <= 6 else 0.14),
+                f"{loss:.{places}f}",
+                ha="center",
+                va="center",
+                fontsize=points,
+                color=colour,
             )
 
 
 def _matrix_axes(axes: Any, matrix: LossMatrix) -> None:
-    step = 1 if max(matrix.num_experts, matrix.num_clusters) <= 16 else 8
+    size = max(matrix.num_experts, matrix.num_clusters)
+    step = 1 if size <= 16 else max(8, size // 8)
     axes.set_xticks(range(0, matrix.num_clusters, step))
     axes.set_yticks(range(0, matrix.num_experts, step))
     axes.tick_params(labelsize=FONT_POINTS, length=0 if step == 1 else 3)

@@ -46,6 +46,8 @@ def scores_section(run: Run, *, name: str) -> str:
 def _score(score: Score, name: str) -> str:
     counts = [count_of(score.scored_targets, "scored byte")] if score.scored_targets is not None else []
     counts += [count_of(score.windows, "window")] if score.windows is not None else []
+    if score.active_experts is not None:
+        counts.append(f"{score.active_experts} of {score.num_experts} experts active")
     protocol = f", {score.protocol}" if score.protocol else ""
     caption = f"{score.name}{protocol}" + (f": {', '.join(counts)}" if counts else "")
     if score.ci95 is not None:
@@ -54,7 +56,7 @@ def _score(score: Score, name: str) -> str:
     picture = inline_svg(scores_figure(score), name=name, description=attribute(score_sentence(score)))
     drawn = figure(picture, caption=f"{caption}.")
     columns = ("System", "nats/byte", "bits/byte", "difference")
-    content = table(columns, _score_table(score), caption=f"Scores, {score.name}")
+    content = table(columns, _score_table(score), caption=f"Scores, {score.name} (difference: to the ensemble)")
     if score.by_source:
         rows = [(source, format_loss(loss), f"{bits_per_byte(loss):.3f}") for source, loss in score.by_source.items()]
         content += table(("Source", "nats/byte", "bits/byte"), rows, caption=f"The ensemble by source, {score.name}")
@@ -62,8 +64,7 @@ def _score(score: Score, name: str) -> str:
 
 
 def _score_table(score: Score) -> list[tuple[str, ...]]:
-    active = "" if score.active_experts is None else f" ({score.active_experts} of {score.num_experts} active)"
-    systems = [(f"ensemble{active}", score.loss_nats_per_byte)]
+    systems = [("ensemble", score.loss_nats_per_byte)]
     if score.seed_loss_nats_per_byte is not None:
         systems.append(("seed run", score.seed_loss_nats_per_byte))
     single = score.single_expert_loss_nats_per_byte

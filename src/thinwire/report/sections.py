@@ -201,7 +201,7 @@ def _commands(run: Run) -> str:
     pairs = (
         (
             "Go on training, or finish what was interrupted",
-            f"thinwire train {run.preset} --data {source} --out {folder}",
+            f"thinwire train {shlex.quote(run.preset)} --data {source} --out {folder}",
         ),
         ("Score it on another text", f"thinwire evaluate {folder} --on TEXT"),
         ("Let it write", f'thinwire generate {folder} --prompt "The " --bytes 400 --temperature 0.8 --seed 1'),

@@ -104,7 +104,7 @@ def test_finished_run(make_run: MakeRun, tmp_path: Path) -> None:
 
 
 def test_same_folder_gives_the_same_page(make_run: MakeRun) -> None:
-    runs = collect_runs([make_run(num_experts=2)])
+    runs = collect_runs([make_run(num_experts=2, parts=("seed", "router", "matrix"))])
     assert render_page(runs) == render_page(runs)
 
 
@@ -112,7 +112,9 @@ def test_hostile_text_is_shown_and_does_nothing(make_run: MakeRun, tmp_path: Pat
     terms = (("<script>alert(1)</script>", "$\\frac{", "日本語", "\u202eevil"), ("=cmd()", "b"))
     name = "<b>$x^$ & 'run'"
     folder = make_run(name, num_experts=2, continuation=HOSTILE, prompt="<svg onload=alert(2)>", terms=terms)
-    page = write_report([folder, make_run("other")], out=tmp_path / "out").html.read_text(encoding="utf-8")
+    page = write_report([folder, make_run("other", parts=("seed",))], out=tmp_path / "out").html.read_text(
+        encoding="utf-8"
+    )
     found = check_harmless(page)
     assert "</script>" not in page
     assert '</script><img src=x onerror=alert(1)> "quoted" & \\xff\\xfe\\x00 \\u202e\n\nend' in found.text
@@ -128,11 +130,9 @@ def test_hostile_text_is_shown_and_does_nothing(make_run: MakeRun, tmp_path: Pat
         (),
         ("seed",),
         ("seed", "router"),
-        ("seed", "router", "experts"),
+        ("experts", "sample"),
         ("test",),
-        ("matrix", "sample"),
-        ("router",),
-        ("experts",),
+        ("matrix",),
     ],
 )
 def test_absent_parts(make_run: MakeRun, tmp_path: Path, parts: tuple[str, ...]) -> None:
@@ -144,7 +144,9 @@ def test_absent_parts(make_run: MakeRun, tmp_path: Path, parts: tuple[str, ...])
 
 
 def test_several_runs_are_compared(make_run: MakeRun, tmp_path: Path) -> None:
-    folders = [make_run("central"), make_run("one-sided", level=-0.03), make_run("going", parts=("seed",))]
+    parts = ("seed", "experts", "test")
+    folders = [make_run("central", num_experts=2, parts=parts), make_run("one-sided", level=-0.03, parts=("test",))]
+    folders.append(make_run("going", parts=("seed",)))
     files = write_report(folders, out=tmp_path / "out")
     found = check_harmless(files.html.read_text(encoding="utf-8"))
     assert "Comparison" in found.text
@@ -152,12 +154,14 @@ def test_several_runs_are_compared(make_run: MakeRun, tmp_path: Path) -> None:
     assert "not scored" in found.text
     assert "comparison.png" in {path.name for path in files.pngs}
     with files.csvs[0].open(encoding="utf-8", newline="") as handle:
-        assert {row["run"] for row in csv.DictReader(handle)} == {"central", "one-sided", "going"}
+        assert {row["run"] for row in csv.DictReader(handle)} == {"central", "going"}
 
 
 @pytest.mark.parametrize("num_experts", [1, 64])
 def test_few_and_many_experts(make_run: MakeRun, tmp_path: Path, num_experts: int) -> None:
-    files = write_report([make_run(num_experts=num_experts)], out=tmp_path / "out")
+    files = write_report(
+        [make_run(num_experts=num_experts, parts=("seed", "router", "experts", "test", "matrix"))], out=tmp_path / "out"
+    )
     page = files.html.read_text(encoding="utf-8")
     check_harmless(page)
     assert len(page) < 1_000_000
