@@ -1,4 +1,4 @@
-"""How does long work say how far it is?  A small protocol; the command line draws bars, a library caller may stay silent."""
+"""How does long work say how far it is?  The command line draws bars; a library caller may stay silent."""
 
 from typing import Protocol
 

@@ -1,1 +1,1 @@
-"""Floor 3: SOMA, sharded zero-order pretraining. Independent LSTM experts, one text cluster each, forward passes only."""
+"""Floor 3: SOMA, sharded zero-order pretraining: independent LSTM experts, a text cluster each, forwards only."""

@@ -77,9 +77,9 @@ def _unpack(payload: bytes) -> Record:
     if payload[:1] == VALIDATION_KIND:
         _, update, loss = VALIDATION.unpack(payload)
         return ValidationRecord(update, loss)
-    _, *fields, digest, num_batches = UPDATE.unpack_from(payload)
+    _, update, learning_rate, epsilon, loss, seconds, digest, num_batches = UPDATE.unpack_from(payload)
     differences = np.frombuffer(payload, "<f8", offset=UPDATE.size).reshape(num_batches, -1)
-    return UpdateRecord(*fields, digest, differences)
+    return UpdateRecord(update, learning_rate, epsilon, loss, seconds, digest, differences)
 
 
 def read(path: Path) -> ScalarLogContents:

@@ -1,0 +1,66 @@
+"""``thinwire evaluate RUN [--on TEXT] [--json]``"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from thinwire.cli.terminal import Terminal, print_json, print_table
+from thinwire.config.parse import parse
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Score a run: the router sees the first 256 bytes of a window, the 768 targets behind them count."""
+
+    run: tyro.conf.Positional[Path]
+    """A run folder."""
+    on: Path | None = None
+    """A data folder (its test split) or any text; by default the test split of the run's own data."""
+    protocol: Literal["auto", "wikitext", "documents"] = "auto"
+    """How a text is cut: at top-level headings (WikiText-103) or as whole documents; auto tells by the first row."""
+    active_experts: int | None = None
+    """Overrides k."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def main(argv: list[str]) -> None:
+    arguments = parse(Arguments, argv, prog="thinwire evaluate")
+    from thinwire.launch.local import available_cores
+    from thinwire.soma.scoring import evaluate
+
+    terminal = Terminal()
+    with terminal.progress() as progress:
+        record = evaluate(
+            arguments.run,
+            on=arguments.on,
+            protocol=None if arguments.protocol == "auto" else arguments.protocol,
+            active_experts=arguments.active_experts,
+            threads=available_cores(),
+            progress=progress,
+        )
+    if arguments.json:
+        print_json(record)
+    else:
+        print_table(score_rows(record))
+
+
+def score_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """The lines a person reads; losses in nats per byte."""
+    low, high = record["ci95"]
+    loss, baselines = record["loss_nats_per_byte"], record["baselines"]
+    rows = [
+        (
+            "ensemble",
+            f"{loss:.4f} nats/byte  (95% interval {low:.4f} to {high:.4f}; {record['bits_per_byte']:.4f} bits/byte)",
+        ),
+        ("seed run", f"{record['seed_loss_nats_per_byte']:.4f}"),
+    ]
+    single = record["single_expert_loss_nats_per_byte"]
+    if single:
+        rows.append(("single experts", "  ".join(f"{value:.4f}" for value in single)))
+    rows += [(name.replace("_", " "), f"{value:.4f}") for name, value in baselines.items()]
+    experts = f"{record['active_experts']} of {record['num_experts']} experts"
+    return [*rows, ("scored", f"{record['scored_targets']:,} bytes in {record['windows']:,} windows, {experts}")]

@@ -1,0 +1,28 @@
+"""``thinwire report RUN... --out DIR``"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from thinwire.cli.terminal import print_table
+from thinwire.config.parse import parse
+from thinwire.report.page import write_report
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """One self-contained HTML page about runs, with its tables as CSV and its figures as PNG."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders."""
+    out: Path
+    """The folder to write into."""
+
+
+def main(argv: list[str]) -> None:
+    arguments = parse(Arguments, argv, prog="thinwire report")
+    files = write_report(arguments.runs, out=arguments.out)
+    print_table(
+        [("page", str(files.html)), ("tables", f"{len(files.csvs)} CSV"), ("figures", f"{len(files.pngs)} PNG")]
+    )

@@ -1,0 +1,119 @@
+"""What does a person see while work goes on?  Bars with time left on a terminal, now and then a line elsewhere.
+
+Standard output carries results alone; everything else goes to standard error.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+from thinwire.base.progress import Progress, Task
+from thinwire.base.units import format_seconds
+
+LINE_EVERY_SECONDS = 20.0
+
+
+class _Bar:
+    def __init__(self, bars: RichProgress, name: str, total: int | None) -> None:
+        self._bars = bars
+        self._id = bars.add_task(name, total=total, note="")
+
+    def advance(self, count: int = 1) -> None:
+        self._bars.advance(self._id, count)
+
+    def note(self, text: str) -> None:
+        self._bars.update(self._id, note=text)
+
+    def close(self) -> None:
+        task = self._bars.tasks[self._id]
+        self._bars.update(self._id, total=task.completed)
+
+
+class _Bars:
+    def __init__(self, bars: RichProgress) -> None:
+        self._bars = bars
+
+    def task(self, name: str, total: int | None) -> Task:
+        return _Bar(self._bars, name, total)
+
+
+class _Line:
+    """Progress for a log file: a line at the end, and every 20 seconds until then."""
+
+    def __init__(self, console: Console, name: str, total: int | None) -> None:
+        self._console, self._name, self._total = console, name, total
+        self._done, self._note = 0, ""
+        self._started = self._spoken = time.monotonic()
+
+    def advance(self, count: int = 1) -> None:
+        self._done += count
+        now = time.monotonic()
+        if now - self._spoken >= LINE_EVERY_SECONDS:
+            self._spoken = now
+            left = ""
+            if self._total and self._done:
+                seconds = (now - self._started) * (self._total - self._done) / self._done
+                left = f", {format_seconds(max(seconds, 0.0))} left"
+            self._say(f"{self._done:,} of {self._total:,}{left}" if self._total else f"{self._done:,}")
+
+    def note(self, text: str) -> None:
+        self._note = text
+
+    def close(self) -> None:
+        self._say(f"done in {format_seconds(time.monotonic() - self._started)}")
+
+    def _say(self, text: str) -> None:
+        self._console.print(f"{self._name}: {text}{f'  {self._note}' if self._note else ''}", highlight=False)
+
+
+class _Lines:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def task(self, name: str, total: int | None) -> Task:
+        return _Line(self._console, name, total)
+
+
+class Terminal:
+    """Standard error for people, standard output for results."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True, highlight=False)
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """Bars while the block runs."""
+        if not self.console.is_terminal:
+            yield _Lines(self.console)
+            return
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        with RichProgress(*columns, console=self.console) as bars:
+            yield _Bars(bars)
+
+
+def print_json(record: Any) -> None:
+    """The one object on standard output."""
+    sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def print_table(rows: list[tuple[str, str]]) -> None:
+    """Names and values, aligned, on standard output."""
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        sys.stdout.write(f"  {name:<{width}}  {value}\n")

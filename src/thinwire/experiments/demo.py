@@ -1,0 +1,34 @@
+"""What does the first command on a fresh machine run?  Small enough for minutes on two cores, real enough to learn."""
+
+from dataclasses import replace
+
+from thinwire.soma.config import ClusterConfig, RoutingConfig, ScoringConfig, SomaConfig, TrainingConfig
+
+
+def demo() -> SomaConfig:
+    """Four experts of width 32 on the text that a Python installation carries; about four minutes on two cores.
+
+    Many one-sided directions over small batches (soma 3.6); rates are high because the run is short.
+    """
+    job = TrainingConfig(
+        updates=400,
+        directions=128,
+        batch=16,
+        window_bytes=64,
+        difference="one_sided",
+        learning_rate=4e-3,
+        epsilon=1e-3,
+        plateau_updates=200,
+        validate_every=25,
+        validation_windows=128,
+        checkpoint_every=50,
+        log_every=5,
+    )
+    return SomaConfig(
+        seed_sample=0.2,
+        seed_run=replace(job, learning_rate=5e-3, decoder="trained"),
+        experts=job,
+        clusters=ClusterConfig(num_clusters=4, sample_windows=20_000, components=64),
+        routing=RoutingConfig(active_experts=2),
+        scoring=ScoringConfig(max_windows=400, matrix_windows=64),
+    )

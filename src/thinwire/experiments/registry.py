@@ -1,0 +1,38 @@
+"""Which presets are there?  Name -> function; the first line of its docstring says what it is."""
+
+import difflib
+from collections.abc import Callable
+
+from thinwire.base.errors import UserError
+from thinwire.experiments import demo, soma
+from thinwire.soma.config import SomaConfig
+
+PRESETS: dict[str, Callable[[], SomaConfig]] = {
+    "demo": demo.demo,
+    "soma-small": soma.soma_small,
+    "soma-small-one-sided": soma.soma_small_one_sided,
+    "soma-paper-n1": soma.soma_paper_n1,
+    "soma-paper-n2": soma.soma_paper_n2,
+    "soma-paper-n8": soma.soma_paper_n8,
+    "soma-paper-n32": soma.soma_paper_n32,
+    "soma-paper-n256": soma.soma_paper_n256,
+    "soma-wide-n1": soma.soma_wide_n1,
+    "soma-wide-n2": soma.soma_wide_n2,
+    "soma-wide-n8": soma.soma_wide_n8,
+}
+
+
+def describe() -> dict[str, str]:
+    """Preset -> one line."""
+    return {name: (make.__doc__ or "").splitlines()[0] for name, make in PRESETS.items()}
+
+
+def preset(name: str) -> SomaConfig:
+    """The configuration of a preset. Raises UserError, with the nearest name, where there is none."""
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise UserError(
+            f"there is no preset '{name}'", where="train PRESET", fix=f"{hint}Presets: {', '.join(PRESETS)}"
+        )
+    return PRESETS[name]()

@@ -1,0 +1,215 @@
+"""How does a corpus become a trained, scored ensemble?  Seed run -> clusters -> experts -> scores (section 4).
+
+Each stage reads files on its left and writes new ones on its right; a finished stage is kept only where the
+fingerprint of its inputs is still the same, so any stage resumes and none is silently stale.
+"""
+
+import datetime
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import thinwire
+from thinwire.base.errors import UserError
+from thinwire.base.files import append_json_line, atomic_write, read_json, write_json
+from thinwire.base.progress import Progress, Task
+from thinwire.config.fingerprint import as_record, differing_keys, fingerprint
+from thinwire.data.corpus import Corpus
+from thinwire.data.windows import num_windows
+from thinwire.launch.local import Command, available_cores, run_commands
+from thinwire.runs.layout import RunFolder
+from thinwire.soma import clusters
+from thinwire.soma.config import SomaConfig, check, from_record, result_record
+from thinwire.soma.expert_training import is_done
+from thinwire.soma.model import shape_of
+from thinwire.soma.run import ASSIGNMENT, SEED_NAME, SomaRun
+from thinwire.soma.scoring import evaluate, loss_matrix
+
+WORKER = "thinwire.soma.worker"
+ROUTER_DONE = "done.json"
+
+
+@dataclass(frozen=True)
+class Voice:
+    """How the recipe speaks: bars, and lines of text."""
+
+    progress: Progress
+    say: Callable[[str], None]
+
+
+def train(config: SomaConfig, *, data: Path, out: Path, preset: str, voice: Voice) -> dict[str, Any]:
+    """Train a run, or go on with the one that is there; returns the record of its test scores.
+
+    Raises:
+        ConfigError: every setting that is out of range.
+        UserError: ``data`` is not a prepared folder, ``out`` holds another run, or a file in it is damaged.
+        InterruptedRunError: a person stopped it; everything acknowledged is kept.
+        RunFailedError: a worker died.
+    """
+    check(config, where=f"preset {preset}")
+    corpus = Corpus.open(data)
+    run = open_or_create(config, corpus=corpus, out=out, preset=preset)
+    torch.set_num_threads(max(1, available_cores()))
+    train_seed(run, corpus=corpus, voice=voice)
+    fit_clusters(run, corpus=corpus, voice=voice)
+    train_experts(run, corpus=corpus, voice=voice)
+    return score(run, voice=voice)
+
+
+def open_or_create(config: SomaConfig, *, corpus: Corpus, out: Path, preset: str) -> SomaRun:
+    """The run folder, new or the same; more expert updates than before go on from where they ended.
+
+    Raises:
+        UserError: the folder holds a run of another configuration or other data, or is something else.
+    """
+    folder = RunFolder(out)
+    wanted = result_record(config)
+    if folder.config.is_file():
+        record = folder.read_config()
+        there = result_record(from_record(record["config"])) if record.get("kind") == "soma" else {}
+        differences = [line for line in differing_keys(there, wanted) if not _is_extension(line, there, wanted)]
+        if differences:
+            listed = "\n    ".join(["", *differences])
+            raise UserError(
+                f"this folder holds a run of another configuration:{listed}",
+                where=str(folder.config),
+                fix="give another --out, or the same settings to go on with this run",
+            )
+        if read_json(folder.manifest)["data"]["fingerprint"] != corpus.fingerprint:
+            raise UserError(
+                "this folder holds a run on other data",
+                where=str(folder.manifest),
+                fix="give another --out, or the data this run was started on",
+            )
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError("--out exists and is not a run folder", where=str(out), fix="give a new or empty folder")
+    write_json(folder.manifest, _manifest(config, corpus=corpus))
+    write_json(folder.config, {"kind": "soma", "preset": preset, "config": as_record(config)})
+    return SomaRun(folder, preset, config)
+
+
+def _is_extension(line: str, there: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    return line.startswith("experts.updates:") and wanted["experts"]["updates"] > there["experts"]["updates"]
+
+
+def _manifest(config: SomaConfig, *, corpus: Corpus) -> dict[str, Any]:
+    packages = ("torch", "numpy", "numba", "scikit-learn", "scipy", "safetensors")
+    return {
+        "data": {"folder": str(corpus.folder.resolve()), "fingerprint": corpus.fingerprint},
+        "num_parameters": shape_of(config.model).num_parameters,
+        "versions": {"thinwire": thinwire.__version__, "python": platform.python_version()}
+        | {name: version(name) for name in packages},
+        "machine": {"system": platform.platform(), "processor": _processor(), "cores": available_cores()},
+    }
+
+
+def _processor() -> str:
+    """The processor's name, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _event(run: SomaRun, **record: Any) -> None:
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    append_json_line(run.folder.log, {"time": now, **record})
+
+
+def train_seed(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
+    """Stage 1: body and tied matrix E together, on a sample of the corpus."""
+    _train_jobs(run, [SEED_NAME], corpus=corpus, voice=voice, label=lambda _: "seed run")
+
+
+def train_experts(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
+    """Stage 3: every expert from the seed's weights, on its own cluster, in processes that never talk."""
+    names = [str(index) for index in range(run.num_experts)]
+    _train_jobs(run, names, corpus=corpus, voice=voice, label=lambda name: f"expert {name}")
+
+
+def _train_jobs(run: SomaRun, names: list[str], *, corpus: Corpus, voice: Voice, label: Callable[[str], str]) -> None:
+    jobs = {name: run.job(name, corpus=corpus) for name in names}
+    waiting = [name for name in names if not is_done(jobs[name], folder=run.job_folder(name))]
+    if not waiting:
+        voice.say(f"{label(names[0]) if len(names) == 1 else f'{len(names)} experts'}: already trained, kept")
+        return
+    launch, cores = run.config.launch, available_cores()
+    at_once = min(launch.processes or cores, len(waiting))
+    threads = launch.threads or max(1, cores // at_once)
+    bars: dict[str, Task] = {}
+
+    def on_message(name: str, message: dict[str, Any]) -> None:
+        if message["type"] == "say":
+            voice.say(message["text"])
+            return
+        if name not in bars:
+            bars[name] = voice.progress.task(label(name), jobs[name].config.updates)
+        if message["type"] == "advance":
+            bars[name].advance(message["count"])
+        else:
+            bars[name].note(message["text"])
+
+    root = str(run.folder.root)
+    commands = [Command(name, WORKER, (root, name, launch.implementation, str(threads))) for name in waiting]
+    _event(run, stage="train", jobs=waiting, processes=at_once, threads=threads, state="started")
+    run_commands(commands, at_once=at_once, on_message=on_message)
+    for bar in bars.values():
+        bar.close()
+    _event(run, stage="train", jobs=waiting, state="done")
+
+
+def fit_clusters(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
+    """Stage 2: fit the router, give every training window to its nearest centroid, measure the sizes."""
+    config = run.config.clusters
+    inputs = fingerprint(config, run.config.seed, corpus.fingerprint)
+    done = run.folder.router / ROUTER_DONE
+    if done.is_file() and read_json(done).get("fingerprint") == inputs:
+        voice.say("clusters: already fitted, kept")
+        return
+    total = num_windows(corpus.train, window_bytes=config.window_bytes)
+
+    def read_windows(indices: np.ndarray) -> np.ndarray:
+        return corpus.train.gather(indices * config.window_bytes, length=config.window_bytes)
+
+    _event(run, stage="clusters", windows=total, state="started")
+    router = clusters.fit_router(
+        read_windows, num_windows=total, config=config, seed=run.config.seed, progress=voice.progress
+    )
+    assignment = clusters.assign(
+        read_windows, router=router, num_windows=total, processes=available_cores(), progress=voice.progress
+    )
+    sizes = np.bincount(assignment, minlength=router.num_clusters)
+    router.with_sizes(sizes).save(run.folder.router)
+
+    def write_assignment(path: Path) -> None:
+        with path.open("wb") as handle:
+            np.save(handle, assignment, allow_pickle=False)
+
+    atomic_write(run.folder.router / ASSIGNMENT, write_assignment)
+    write_json(done, {"fingerprint": inputs})
+    _event(run, stage="clusters", sizes=sizes.tolist(), state="done")
+
+
+def score(run: SomaRun, *, voice: Voice) -> dict[str, Any]:
+    """Stage 4: test loss with interval and baselines, and the expert x cluster matrix; kept where inputs are equal."""
+    names = [SEED_NAME, *(str(index) for index in range(run.num_experts))]
+    parts = [read_json(run.job_folder(name).done) for name in names]
+    inputs = fingerprint(run.config.scoring, run.config.routing, read_json(run.folder.router / ROUTER_DONE), parts)
+    done = run.folder.results / "done.json"
+    test = run.folder.results / "test.json"
+    if done.is_file() and read_json(done).get("fingerprint") == inputs and test.is_file():
+        voice.say("scores: already computed, kept")
+        return read_json(test)
+    record = evaluate(run.folder.root, threads=available_cores(), progress=voice.progress)
+    loss_matrix(run.folder.root, threads=available_cores())
+    write_json(done, {"fingerprint": inputs})
+    _event(run, stage="scores", loss_nats_per_byte=record["loss_nats_per_byte"], state="done")
+    return record
