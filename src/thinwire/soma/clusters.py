@@ -10,9 +10,10 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
-from jaxtyping import Int32, Int64, UInt8
+from jaxtyping import Float32, Int32, Int64, UInt8
 
 from thinwire.base.errors import RunFailedError, UserError
 from thinwire.base.progress import Progress, Silent
@@ -21,7 +22,7 @@ from thinwire.soma.balanced_kmeans import fit_balanced_kmeans
 from thinwire.soma.config import ClusterConfig
 from thinwire.soma.router import Router
 from thinwire.soma.similarity import similarities
-from thinwire.soma.text_features import TooFewWordsError, decoded, distinctive_terms, fit_features
+from thinwire.soma.text_features import FittedFeatures, TooFewWordsError, decoded, distinctive_terms, fit_features
 
 ReadWindows = Callable[[np.ndarray], np.ndarray]
 """int64 [n] window indices -> uint8 [n, window_bytes]."""
@@ -80,18 +81,8 @@ def fit_router(
     fitted = fit_balanced_kmeans(
         features.points, num_clusters=num_clusters, iterations=config.iterations, seed=seed, progress=progress
     )
-    nearest = np.argmax(similarities(features.points, fitted.centroids), axis=1)
-    fitted_with = {"seed": seed, "sampled_windows": len(sample), "fitted_components": len(features.components)}
-    return Router(
-        vocabulary=features.vocabulary,
-        idf=features.idf,
-        components=features.components,
-        mean=features.mean,
-        centroids=fitted.centroids,
-        cluster_sizes=np.bincount(nearest, minlength=num_clusters).astype(np.int64),
-        top_terms=distinctive_terms(features.rows, nearest, vocabulary=features.vocabulary, num_clusters=num_clusters),
-        settings=dataclasses.asdict(config) | fitted_with,
-    )
+    settings = dataclasses.asdict(config) | {"seed": seed, "sampled_windows": len(sample)}
+    return _router(features, fitted.centroids, settings=settings)
 
 
 def assign(
@@ -181,6 +172,21 @@ def _read_sample(read_windows: ReadWindows, indices: np.ndarray, progress: Progr
         task.advance(len(windows))
     task.close()
     return texts
+
+
+def _router(features: FittedFeatures, centroids: Float32[np.ndarray, "N C"], *, settings: dict[str, Any]) -> Router:
+    nearest = np.argmax(similarities(features.points, centroids), axis=1)
+    terms = distinctive_terms(features.rows, nearest, vocabulary=features.vocabulary, num_clusters=len(centroids))
+    return Router(
+        vocabulary=features.vocabulary,
+        idf=features.idf,
+        components=features.components,
+        mean=features.mean,
+        centroids=centroids,
+        cluster_sizes=np.bincount(nearest, minlength=len(centroids)).astype(np.int64),
+        top_terms=terms,
+        settings=settings | {"fitted_components": len(features.components)},
+    )
 
 
 def _texts(windows: UInt8[np.ndarray, "n T"]) -> list[bytes]:
