@@ -1,5 +1,6 @@
 """``thinwire train PRESET --data DATA --out RUN [--section.key value ...]``"""
 
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,7 @@ def main(argv: list[str]) -> None:
             data=arguments.data,
             out=arguments.out,
             preset=name,
+            command=shlex.join(["thinwire", "train", *argv]),
             voice=Voice(progress, terminal.say),
         )
     if arguments.json:

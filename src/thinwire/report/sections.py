@@ -196,13 +196,9 @@ def _plain(value: object) -> str:
 
 def _commands(run: Run) -> str:
     folder = shlex.quote(str(run.folder))
-    data = run.manifest.get("data")
-    source = shlex.quote(data) if isinstance(data, str) else "DATA"
+    train = run.manifest.get("command") or f"thinwire train {shlex.quote(run.preset)} --data DATA --out {folder}"
     pairs = (
-        (
-            "Go on training, or finish what was interrupted",
-            f"thinwire train {shlex.quote(run.preset)} --data {source} --out {folder}",
-        ),
+        ("Go on training, or finish what was interrupted", str(train)),
         ("Score it on another text", f"thinwire evaluate {folder} --on TEXT"),
         ("Let it write", f'thinwire generate {folder} --prompt "The " --bytes 400 --temperature 0.8 --seed 1'),
         ("Rebuild the weights of any update from the scalar log", f"thinwire replay {folder} --to UPDATE --out DIR"),

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float64, Int64, UInt8
 from torch import Tensor
 
+from thinwire.base.errors import UserError
 from thinwire.base.progress import Progress, Silent
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.routed_scores.api import routed_scores
@@ -126,3 +127,32 @@ def score_windows(
         task.advance(len(part))
     task.close()
     return WindowLosses(np.concatenate(mixture), np.concatenate(single))
+
+
+def score_bytes(
+    ensemble: Ensemble, text: bytes, *, active_experts: int | None = None, threads: int = 1
+) -> Float64[np.ndarray, " s"]:
+    """log p of each byte of one text after its routed prefix, nats; the text is one window, however long.
+
+    The first scored byte has index ``prefix_bytes + 1``, as in the paper's windows.
+
+    Raises:
+        UserError: the text is not longer than ``prefix_bytes + 1`` bytes.
+    """
+    if len(text) <= ensemble.prefix_bytes + 1:
+        raise UserError(
+            f"the text has {len(text)} bytes; its first {ensemble.prefix_bytes + 1} route and are not scored",
+            where="text",
+            fix=f"give at least {ensemble.prefix_bytes + 2} bytes",
+        )
+    route = ensemble.route([text[: ensemble.prefix_bytes]], active_experts=active_experts)
+    scores = routed_scores(
+        ensemble.thetas,
+        shape=ensemble.shape,
+        decoder=ensemble.decoder,
+        windows=torch.frombuffer(bytearray(text), dtype=torch.uint8)[None],
+        experts=torch.from_numpy(route.experts.astype(np.int64)),
+        first_target=ensemble.prefix_bytes,
+        threads=threads,
+    )[0]
+    return torch.logsumexp(scores + torch.from_numpy(np.log(route.weights[0]))[:, None], dim=0).numpy()

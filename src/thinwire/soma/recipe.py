@@ -18,7 +18,7 @@ import torch
 import thinwire
 from thinwire.base.errors import UserError
 from thinwire.base.files import append_json_line, atomic_write, read_json, write_json
-from thinwire.base.progress import Progress, Task
+from thinwire.base.progress import Progress, Silent, Task
 from thinwire.config.fingerprint import as_record, differing_keys, fingerprint
 from thinwire.data.corpus import Corpus
 from thinwire.data.windows import num_windows
@@ -43,8 +43,24 @@ class Voice:
     say: Callable[[str], None]
 
 
-def train(config: SomaConfig, *, data: Path, out: Path, preset: str, voice: Voice) -> dict[str, Any]:
+def train(
+    config: SomaConfig,
+    *,
+    data: Path,
+    out: Path,
+    preset: str = "custom",
+    command: str | None = None,
+    voice: Voice | None = None,
+) -> dict[str, Any]:
     """Train a run, or go on with the one that is there; returns the record of its test scores.
+
+    Args:
+        config: settings, e.g. a preset's with ``dataclasses.replace``.
+        data: a folder that ``prepare`` made.
+        out: the run folder.
+        preset: the name kept beside the settings.
+        command: the command line that goes on with this run, kept for people.
+        voice: bars and messages; None is silent.
 
     Raises:
         ConfigError: every setting that is out of range.
@@ -53,8 +69,9 @@ def train(config: SomaConfig, *, data: Path, out: Path, preset: str, voice: Voic
         RunFailedError: a worker died.
     """
     check(config, where=f"preset {preset}")
+    voice = voice or Voice(Silent(), lambda _: None)
     corpus = Corpus.open(data)
-    run = open_or_create(config, corpus=corpus, out=out, preset=preset)
+    run = open_or_create(config, corpus=corpus, out=out, preset=preset, command=command)
     torch.set_num_threads(max(1, available_cores()))
     train_seed(run, corpus=corpus, voice=voice)
     fit_clusters(run, corpus=corpus, voice=voice)
@@ -62,7 +79,9 @@ def train(config: SomaConfig, *, data: Path, out: Path, preset: str, voice: Voic
     return score(run, voice=voice)
 
 
-def open_or_create(config: SomaConfig, *, corpus: Corpus, out: Path, preset: str) -> SomaRun:
+def open_or_create(
+    config: SomaConfig, *, corpus: Corpus, out: Path, preset: str, command: str | None = None
+) -> SomaRun:
     """The run folder, new or the same; more expert updates than before go on from where they ended.
 
     Raises:
@@ -89,7 +108,7 @@ def open_or_create(config: SomaConfig, *, corpus: Corpus, out: Path, preset: str
             )
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError("--out exists and is not a run folder", where=str(out), fix="give a new or empty folder")
-    write_json(folder.manifest, _manifest(config, corpus=corpus))
+    write_json(folder.manifest, _manifest(config, corpus=corpus) | {"command": command})
     write_json(folder.config, {"kind": "soma", "preset": preset, "config": as_record(config)})
     return SomaRun(folder, preset, config)
 
