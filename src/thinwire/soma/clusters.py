@@ -17,7 +17,7 @@ from jaxtyping import Float32, Int32, Int64, UInt8
 
 from thinwire.base.errors import RunFailedError, UserError
 from thinwire.base.progress import Progress, Silent
-from thinwire.base.seeds import numpy_generator, philox, stream_key
+from thinwire.base.seeds import StreamKey, numpy_generator, philox, stream_key
 from thinwire.soma.balanced_kmeans import fit_balanced_kmeans
 from thinwire.soma.config import ClusterConfig
 from thinwire.soma.router import Router
@@ -28,6 +28,8 @@ ReadWindows = Callable[[np.ndarray], np.ndarray]
 """int64 [n] window indices -> uint8 [n, window_bytes]."""
 
 CHUNK_WINDOWS = 8192
+CHUNKS_PER_WORKER = 4
+"""A worker process costs about as long to start as it takes to assign so many chunks (measured: 3 s)."""
 RUN_WINDOWS = 16
 """Neighbouring windows that are held out together."""
 MIN_RUNS = 8
@@ -99,7 +101,8 @@ def assign(
     paper's own pipeline would; no rule of ours.
 
     Args:
-        processes: more than one starts worker processes, each with its own copy of the router. Windows are read here.
+        processes: the most worker processes to start, each with its own copy of the router; little text starts none.
+            Windows are read here.
 
     Raises:
         UserError: no window is nearest to some cluster's centroid.
@@ -111,7 +114,8 @@ def assign(
         chunks = (np.arange(start, min(start + CHUNK_WINDOWS, num_windows)) for start in starts)
         task = (progress or Silent()).task("assign windows", num_windows)
         done = 0
-        for nearest in _nearest_of_chunks(router, (read_windows(chunk) for chunk in chunks), processes=processes):
+        workers = min(processes, len(starts) // CHUNKS_PER_WORKER)
+        for nearest in _nearest_of_chunks(router, (read_windows(chunk) for chunk in chunks), processes=workers):
             assignment[done : done + len(nearest)] = nearest
             done += len(nearest)
             task.advance(len(nearest))
@@ -128,7 +132,12 @@ def assign(
 
 
 def split_members(
-    assignment: Int32[np.ndarray, " num_windows"], *, cluster: int, validation_fraction: float, seed: int
+    assignment: Int32[np.ndarray, " num_windows"],
+    *,
+    cluster: int,
+    validation_fraction: float,
+    seed: int,
+    purpose: str = "validation-split",
 ) -> Members:
     """Hold out ``round(validation_fraction n)`` of a cluster's n windows, at least one, at most n - 1.
 
@@ -136,6 +145,10 @@ def split_members(
     part, so that the fraction is exact), in the order of a hash of the run's address. Single windows would leave the
     halves of a sentence on both sides of the split, and the plateau rule would then watch half-known text.
     Where fewer than ``MIN_RUNS`` such runs are to be held out, runs are shorter, so that as many places are seen.
+
+    Args:
+        purpose: names the hash. Splits of the same windows by one seed and purpose nest: the smaller fraction's held-out
+            runs are among the larger's. A split for another use needs its own purpose.
 
     Raises:
         UserError: the cluster has fewer than two windows.
@@ -149,7 +162,7 @@ def split_members(
         )
     num_validation = min(max(round(validation_fraction * len(members)), 1), len(members) - 1)
     run_windows = min(max(num_validation // MIN_RUNS, 1), RUN_WINDOWS)
-    order = np.lexsort((members, _address_hash(members // run_windows, seed=seed)))
+    order = np.lexsort((members, _address_hash(members // run_windows, key=stream_key(seed, purpose))))
     is_held_out = np.zeros(len(members), np.bool_)
     is_held_out[order[:num_validation]] = True
     return Members(train=members[~is_held_out], validation=members[is_held_out])
@@ -232,12 +245,12 @@ def _serve(router: Router, connection: Connection) -> None:
         return
 
 
-def _address_hash(indices: np.ndarray, *, seed: int) -> np.ndarray:
+def _address_hash(indices: np.ndarray, *, key: StreamKey) -> np.ndarray:
     """uint64, one random number an address."""
     counters = np.zeros((len(indices), 4), np.uint32)
     counters[:, 0] = indices & 0xFFFFFFFF
     counters[:, 1] = indices >> 32
-    words = philox(stream_key(seed, "validation-split"), counters).astype(np.uint64)
+    words = philox(key, counters).astype(np.uint64)
     return words[:, 0] | (words[:, 1] << np.uint64(32))
 
 

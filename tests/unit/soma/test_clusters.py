@@ -72,6 +72,7 @@ def test_processes_do_not_change_the_assignment(monkeypatch: pytest.MonkeyPatch)
     router = fit_router(reader(windows), num_windows=150, config=CONFIG, seed=1)
     monkeypatch.setattr(clusters, "CHUNK_WINDOWS", 20)
     alone = assign(reader(windows), router=router, num_windows=150)
+    assert len(range(0, 150, 20)) // clusters.CHUNKS_PER_WORKER == 2  # workers are started
     np.testing.assert_array_equal(assign(reader(windows), router=router, num_windows=150, processes=2), alone)
 
 
@@ -187,6 +188,15 @@ def test_a_small_cluster_is_validated_on_several_places() -> None:
     places = 1 + np.count_nonzero(np.diff(members.validation) > 1)
     assert len(members.validation) == 20
     assert places >= 8
+
+
+def test_splits_of_one_purpose_nest_and_of_two_do_not() -> None:
+    assignment = np.zeros(40_000, np.int32)
+    small = split_members(assignment, cluster=0, validation_fraction=0.01, seed=1).validation
+    large = split_members(assignment, cluster=0, validation_fraction=0.1, seed=1).validation
+    other = split_members(assignment, cluster=0, validation_fraction=0.1, seed=1, purpose="seed-sample").validation
+    assert np.isin(small, large).all()
+    assert np.isin(small, other).mean() < 0.35  # 25 runs, each with chance 0.1
 
 
 @pytest.mark.parametrize("num_members", [0, 1])
