@@ -147,8 +147,8 @@ def split_members(
     Where fewer than ``MIN_RUNS`` such runs are to be held out, runs are shorter, so that as many places are seen.
 
     Args:
-        purpose: names the hash. Splits of the same windows by one seed and purpose nest: the smaller fraction's held-out
-            runs are among the larger's. A split for another use needs its own purpose.
+        purpose: names the hash. Splits of the same windows by one seed and purpose nest: the runs that the smaller
+            fraction holds out are among the larger's. A split for another use needs its own purpose.
 
     Raises:
         UserError: the cluster has fewer than two windows.
