@@ -8,7 +8,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import zstandard
 
@@ -54,14 +54,14 @@ def read_json_documents(path: Path, *, name: str, origin: str, options: ReadOpti
 _TOO_LONG = "split the text over several records, or give it as a .txt file, which is cut as needed"
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Path) -> io.BufferedIOBase:
     if path.name.endswith(".gz"):
-        return gzip.open(path, "rb")  # type: ignore[return-value]
+        return gzip.open(path, "rb")
     if path.name.endswith(".zst"):
         decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
         stream = decompressor.stream_reader(path.open("rb"), read_across_frames=True, closefd=True)
         return io.BufferedReader(stream, MEBIBYTE)
-    return path.open("rb", buffering=MEBIBYTE)
+    return io.BufferedReader(path.open("rb", buffering=0), MEBIBYTE)
 
 
 def _parse(line: bytes, *, path: Path, number: int) -> dict[str, Any]:

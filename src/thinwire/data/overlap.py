@@ -23,7 +23,7 @@ from thinwire.data.substrings import BLOCK_BYTES, SHARED_BYTES, BlockIndex, buil
 REASONS = ("same_source_id", "exact_copy", "normalized_copy", "shared_128_bytes", "duplicate_in_evaluation")
 SIGNATURE_FIELDS = 3
 SIGNATURES_PER_READ = 1 << 20
-STREAM_CHUNK_BYTES = 8 * 1024 * 1024
+STREAM_CHUNK_BYTES = 4 * 1024 * 1024
 
 
 class Signature(NamedTuple):

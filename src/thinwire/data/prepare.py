@@ -229,8 +229,9 @@ def _screen(folder: Path, first: SplitTotals, progress: Progress) -> ScreenResul
 
     def count(chunk: np.ndarray) -> None:
         nonlocal previous
-        pairs = chunk[1:].astype(np.uint16) | (chunk[:-1].astype(np.uint16) << np.uint16(8))
-        counts[:] += np.bincount(pairs, minlength=65536)
+        for start in range(0, len(chunk) - 1, PROGRESS_STEP_BYTES):
+            part = chunk[start : start + PROGRESS_STEP_BYTES + 1].astype(np.uint16)
+            counts[:] += np.bincount((part[:-1] << np.uint16(8)) | part[1:], minlength=65536)
         if previous is not None:
             counts[previous * 256 + int(chunk[0])] += 1
         previous = int(chunk[-1])

@@ -5,10 +5,10 @@ rolling 64-byte hash runs over the training stream; a Bloom filter answers most 
 byte by byte and extended, so the answer is exact but for one choice:
 
 choice: blocks that repeat a pattern of at most eight bytes (indentation, rulers) are not looked up; they are shared by
-unrelated texts.
+unrelated texts.  Of equal blocks in one document the first sixteen are looked up; with more, it repeats itself.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, no_type_check
 
 import numba
 import numpy as np
@@ -18,6 +18,7 @@ BLOCK_BYTES = 64
 SHARED_BYTES = 128
 MAX_PATTERN_BYTES = 8
 BLOOM_BITS_PER_BLOCK = 16
+MAX_EQUAL_BLOCKS = 16
 # An odd multiplier for the polynomial hash modulo 2^64, and one (2^64 / golden ratio) that spreads it over the tables.
 MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -66,7 +67,7 @@ def build_index(
     slots = np.full(_power_of_two(2 * len(owners) + 2), NO_BLOCK, np.int64)
     bloom, hashes = np.zeros(words, np.uint64), np.zeros(len(owners), np.uint64)
     following = np.full(len(owners), NO_BLOCK, np.int64)
-    _fill(text, positions, bloom, slots, hashes, following)
+    _fill(text, positions, owners, bloom, slots, hashes, following)
     return BlockIndex(text, starts, starts + lengths, bloom, slots, hashes, following, positions, owners)
 
 
@@ -84,7 +85,8 @@ def mark_shared(
         index: the evaluation texts.
         chunk: bytes of the other text; 64 bytes before ``begin`` and 128 after ``end``, where they exist, belong in it.
         begin, end: blocks that start in this range are looked up.
-        shared: marks, set in place; documents that are marked already are not compared again.
+        shared: marks, set in place; documents that are marked already are not compared again, and their blocks leave
+            the index.
     """
     if index.hashes.size:
         _scan(*index, chunk, begin, min(end, len(chunk) - BLOCK_BYTES + 1), shared)
@@ -95,7 +97,8 @@ def _power_of_two(at_least: int) -> int:
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _is_pattern(text, start):  # type: ignore[no-untyped-def]  # numba infers
+@no_type_check
+def _is_pattern(text, start):
     for period in range(1, MAX_PATTERN_BYTES + 1):
         i = start + period
         while i < start + BLOCK_BYTES and text[i] == text[i - period]:
@@ -106,9 +109,11 @@ def _is_pattern(text, start):  # type: ignore[no-untyped-def]  # numba infers
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill(text, positions, bloom, slots, hashes, following):  # type: ignore[no-untyped-def]
+@no_type_check
+def _fill(text, positions, owners, bloom, slots, hashes, following):
     bloom_shift = np.uint64(64 - _log2(bloom.size))
     slot_shift = np.uint64(64 - _log2(slots.size))
+    copies = np.ones(positions.size, np.uint8)
     for block in range(positions.size):
         start = positions[block]
         if _is_pattern(text, start):
@@ -122,18 +127,25 @@ def _fill(text, positions, bloom, slots, hashes, following):  # type: ignore[no-
         slot = mixed >> slot_shift
         while slots[slot] != NO_BLOCK and hashes[slots[slot]] != value:
             slot = (slot + np.uint64(1)) & np.uint64(slots.size - 1)
-        following[block] = slots[slot]
+        first = slots[slot]
+        if first != NO_BLOCK and owners[first] == owners[block]:
+            if copies[first] == MAX_EQUAL_BLOCKS:
+                continue
+            copies[block] = copies[first] + 1
+        following[block] = first
         slots[slot] = block
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _bloom_bits(mixed):  # type: ignore[no-untyped-def]
+@no_type_check
+def _bloom_bits(mixed):
     one = np.uint64(1)
     return (one << (mixed & np.uint64(63))) | (one << ((mixed >> np.uint64(6)) & np.uint64(63)))
 
 
 @numba.njit(cache=True, nogil=True)
-def _log2(size):  # type: ignore[no-untyped-def]
+@no_type_check
+def _log2(size):
     bits = 0
     while (1 << bits) < size:
         bits += 1
@@ -141,9 +153,8 @@ def _log2(size):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _scan(  # type: ignore[no-untyped-def]
-    text, starts, ends, bloom, slots, hashes, following, positions, owners, chunk, begin, end, shared
-):
+@no_type_check
+def _scan(text, starts, ends, bloom, slots, hashes, following, positions, owners, chunk, begin, end, shared):
     if end <= begin:
         return
     bloom_shift = np.uint64(64 - _log2(bloom.size))
@@ -158,19 +169,26 @@ def _scan(  # type: ignore[no-untyped-def]
             slot = mixed >> slot_shift
             while slots[slot] != NO_BLOCK and hashes[slots[slot]] != value:
                 slot = (slot + np.uint64(1)) & np.uint64(slots.size - 1)
-            block = slots[slot]
+            first = block = slots[slot]
+            previous = NO_BLOCK
             while block != NO_BLOCK:
                 owner = owners[block]
                 if not shared[owner]:
                     position = positions[block]
                     shared[owner] = _shares(text, starts[owner], ends[owner], position, chunk, place)
+                # Blocks of documents that are marked leave the list, all but the first, which holds the slot.
+                if shared[owner] and block != first:
+                    following[previous] = following[block]
+                else:
+                    previous = block
                 block = following[block]
         if place + BLOCK_BYTES < chunk.size:
             value = value * MULTIPLIER + np.uint64(chunk[place + BLOCK_BYTES]) - LEAVING * np.uint64(chunk[place])
 
 
 @numba.njit(cache=True, nogil=True)
-def _shares(text, start, end, position, chunk, place):  # type: ignore[no-untyped-def]
+@no_type_check
+def _shares(text, start, end, position, chunk, place):
     """Whether the equal bytes around text[position] and chunk[place] are at least 128."""
     right = 0
     while (
