@@ -1,8 +1,9 @@
 """How does long work say how far it is?  The command line draws bars; a library caller may stay silent."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Task(Protocol):
     """One bar."""
 
@@ -15,6 +16,7 @@ class Task(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
 class Progress(Protocol):
     def task(self, name: str, total: int | None) -> Task:
         """Open a bar; ``total`` in the units that ``advance`` counts, None where unknown."""

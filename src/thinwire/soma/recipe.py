@@ -1,7 +1,10 @@
-"""How does a corpus become a trained, scored ensemble?  Seed run -> clusters -> experts -> scores (section 4).
+"""How does a corpus become a trained, scored ensemble?  Clusters -> seed run -> experts -> scores (section 4).
 
 Each stage reads files on its left and writes new ones on its right; a finished stage is kept only where the
 fingerprint of its inputs is still the same, so any stage resumes and none is silently stale.
+
+choice: clusters come before the seed run, which the paper names first; neither needs the other, and so the seed run can
+leave out every window that an expert is validated on.
 """
 
 import datetime
@@ -73,8 +76,8 @@ def train(
     corpus = Corpus.open(data)
     run = open_or_create(config, corpus=corpus, out=out, preset=preset, command=command)
     torch.set_num_threads(max(1, available_cores()))
-    train_seed(run, corpus=corpus, voice=voice)
     fit_clusters(run, corpus=corpus, voice=voice)
+    train_seed(run, corpus=corpus, voice=voice)
     train_experts(run, corpus=corpus, voice=voice)
     return score(run, voice=voice)
 
@@ -144,7 +147,7 @@ def _event(run: SomaRun, **record: Any) -> None:
 
 
 def train_seed(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
-    """Stage 1: body and tied matrix E together, on a sample of the corpus."""
+    """Stage 2: body and tied matrix E together, on a sample of the corpus."""
     _train_jobs(run, [SEED_NAME], corpus=corpus, voice=voice, label=lambda _: "seed run")
 
 
@@ -186,7 +189,7 @@ def _train_jobs(run: SomaRun, names: list[str], *, corpus: Corpus, voice: Voice,
 
 
 def fit_clusters(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
-    """Stage 2: fit the router, give every training window to its nearest centroid, measure the sizes."""
+    """Stage 1: fit the router, give every training window to its nearest centroid, measure the sizes."""
     config = run.config.clusters
     inputs = fingerprint(config, run.config.seed, corpus.fingerprint)
     done = run.folder.router / ROUTER_DONE

@@ -8,11 +8,10 @@ import numpy as np
 from thinwire.base.errors import UserError
 from thinwire.base.files import read_json
 from thinwire.data.corpus import Corpus
-from thinwire.data.windows import num_windows
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.runs import checkpoint
 from thinwire.runs.layout import JobFolder, RunFolder
-from thinwire.soma.clusters import split_members
+from thinwire.soma.clusters import Members, split_members
 from thinwire.soma.config import SomaConfig, from_record
 from thinwire.soma.expert_job import SEED_RUN, ExpertJob
 from thinwire.soma.model import Expert, initial_expert, shape_of
@@ -20,6 +19,7 @@ from thinwire.soma.router import Router
 
 SEED_NAME = "seed"
 ASSIGNMENT = "assignment.npy"
+MIN_SEED_WINDOWS = 64
 
 
 @dataclass(frozen=True)
@@ -78,32 +78,18 @@ class SomaRun:
         return self.folder.seed if name == SEED_NAME else self.folder.expert(int(name))
 
     def job(self, name: str, *, corpus: Corpus) -> ExpertJob:
-        """The seed run (``"seed"``) or expert ``name`` = 0..N-1, which starts from the seed's last weights."""
-        config, clusters = self.config, self.config.clusters
+        """The seed run (``"seed"``) or expert ``name`` = 0..N-1, which starts from the seed's last weights.
+
+        Raises:
+            UserError: too little text, or an earlier stage is missing.
+        """
+        config = self.config
         if name == SEED_NAME:
-            windows = num_windows(corpus.train, window_bytes=clusters.window_bytes)
-            if windows < 4:
-                raise UserError(
-                    f"the training text has {windows} windows of {clusters.window_bytes} bytes; 4 are needed",
-                    where=str(corpus.folder),
-                    fix="prepare more text, or use shorter windows (--clusters.window-bytes)",
-                )
-            everything = np.zeros(windows, np.int32)
-            sampled = split_members(
-                everything, cluster=0, validation_fraction=config.seed_sample, seed=config.seed
-            ).validation
-            if len(sampled) < 2:
-                sampled = np.arange(windows)
-            outside = np.full(windows, 1, np.int32)
-            outside[sampled] = 0
-            members, training = outside, config.seed_run
-            expert, cluster, start = SEED_RUN, 0, initial_expert(self.shape, seed=config.seed)
+            expert, parts, training = SEED_RUN, self.seed_members(), config.seed_run
+            start = initial_expert(self.shape, seed=config.seed)
         else:
-            expert = cluster = int(name)
-            members, training, start = self.assignment(), config.experts, self.final_expert(SEED_NAME)
-        parts = split_members(
-            members, cluster=cluster, validation_fraction=clusters.validation_fraction, seed=config.seed
-        )
+            expert, parts, training = int(name), self.expert_members(int(name)), config.experts
+            start = self.final_expert(SEED_NAME)
         return ExpertJob(
             expert=expert,
             seed=config.seed,
@@ -113,7 +99,31 @@ class SomaRun:
             shards=corpus.train,
             train=parts.train,
             validation=parts.validation,
-            cluster_window_bytes=clusters.window_bytes,
+            cluster_window_bytes=config.clusters.window_bytes,
+        )
+
+    def expert_members(self, cluster: int) -> Members:
+        """What an expert trains on, and the part of its cluster that nothing trains on."""
+        fraction = self.config.clusters.validation_fraction
+        return split_members(self.assignment(), cluster=cluster, validation_fraction=fraction, seed=self.config.seed)
+
+    def seed_members(self) -> Members:
+        """A sample of the windows that no expert is validated on, divided likewise."""
+        config, assignment = self.config, self.assignment()
+        is_outside = np.zeros(len(assignment), np.int32)
+        for cluster in range(self.num_experts):
+            is_outside[self.expert_members(cluster).validation] = 1
+        sample = is_outside
+        # choice: a tenth of a small corpus may be too little to train on; below this many windows all are taken.
+        if config.seed_sample * np.sum(is_outside == 0) >= MIN_SEED_WINDOWS and config.seed_sample < 1:
+            drawn = split_members(
+                is_outside, cluster=0, validation_fraction=config.seed_sample, seed=config.seed, purpose="seed-sample"
+            ).validation
+            sample = np.ones(len(assignment), np.int32)
+            sample[drawn] = 0
+        fraction = config.clusters.validation_fraction
+        return split_members(
+            sample, cluster=0, validation_fraction=fraction, seed=config.seed, purpose="seed-validation"
         )
 
     def final_expert(self, name: str, *, update: int | None = None) -> Expert:

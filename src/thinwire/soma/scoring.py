@@ -16,7 +16,6 @@ from thinwire.data.sources import read_documents
 from thinwire.data.windows import EvaluationWindows, document_windows
 from thinwire.soma.baselines import bigram_loss, unigram_loss, xz_loss
 from thinwire.soma.bootstrap import interval
-from thinwire.soma.clusters import split_members
 from thinwire.soma.ensemble import Ensemble, load_ensemble, load_seed, score_windows
 from thinwire.soma.run import SomaRun
 
@@ -159,19 +158,16 @@ def _single_losses(ensemble: Ensemble, windows: np.ndarray, threads: int) -> lis
 def loss_matrix(root: Path, *, threads: int = 1, progress: Progress | None = None) -> dict[str, Any] | None:
     """Every expert on held-out windows of every cluster; kept in ``RUN/results/matrix.json``. None for large N."""
     run = SomaRun.open(root)
-    ensemble, corpus, assignment = load_ensemble(root), run.open_corpus(), run.assignment()
+    ensemble, corpus = load_ensemble(root), run.open_corpus()
     num_experts, size = ensemble.num_experts, run.config.clusters.window_bytes
     if num_experts > MATRIX_UP_TO:
         return None
     matrix, counts = np.empty((num_experts, num_experts)), []
     every = np.arange(num_experts, dtype=np.int64)
     for cluster in range(num_experts):
-        held_out = split_members(
-            assignment,
-            cluster=cluster,
-            validation_fraction=run.config.clusters.validation_fraction,
-            seed=run.config.seed,
-        ).validation[: run.config.scoring.matrix_windows]
+        held_out = run.expert_members(cluster).validation
+        evenly = np.linspace(0, len(held_out) - 1, min(len(held_out), run.config.scoring.matrix_windows))
+        held_out = held_out[np.unique(evenly.astype(np.int64))]
         windows = corpus.train.gather(held_out * size, length=size + 1)
         chosen = np.tile(every, (len(windows), 1))
         losses = score_windows(ensemble, windows, experts=chosen, threads=threads, progress=progress)
