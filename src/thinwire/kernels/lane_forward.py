@@ -6,6 +6,7 @@ lock; threads split the calls, never a sum, so results do not depend on how many
 """
 
 import math
+from typing import no_type_check
 
 import numpy as np
 from numba import njit
@@ -27,6 +28,7 @@ GAIN_PAD = 16
 
 
 @njit(cache=True, nogil=True, inline="always")
+@no_type_check
 def block_offsets(sizes: Sizes, block: int) -> BlockOffsets:
     gain = (sizes.width + GAIN_PAD - 1) // GAIN_PAD * GAIN_PAD
     start = block * sizes.block_floats
@@ -37,6 +39,7 @@ def block_offsets(sizes: Sizes, block: int) -> BlockOffsets:
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _pack_rows(
     flat: np.ndarray, start: int, rows: int, columns: int, packed: np.ndarray, offset: int, terms: int, first: int
 ) -> None:
@@ -48,6 +51,7 @@ def _pack_rows(
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def pack_weights(flat: np.ndarray, sizes: Sizes, packed: np.ndarray) -> None:
     """theta [M] -> packed tiles. LSTM tiles sum over [input; hidden], 2 d terms."""
     d, d_pad, position = sizes.width, sizes.width_pad, 0
@@ -78,6 +82,7 @@ def pack_weights(flat: np.ndarray, sizes: Sizes, packed: np.ndarray) -> None:
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def build_table(packed: np.ndarray, decoder: np.ndarray, sizes: Sizes, table: np.ndarray, scratch: np.ndarray) -> None:
     """For every byte: the residual stream's start [d], then block 1's input part of the gates [4 d_pad]."""
     d, d_pad, embed = sizes.width, sizes.width_pad, sizes.embed
@@ -109,6 +114,7 @@ def build_table(packed: np.ndarray, decoder: np.ndarray, sizes: Sizes, table: np
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _load_bytes(
     tokens: np.ndarray, table: np.ndarray, sizes: Sizes, scratch: np.ndarray, residual: int, gates: int
 ) -> None:
@@ -122,6 +128,7 @@ def _load_bytes(
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def forward_lanes(
     packed: np.ndarray,
     table: np.ndarray,
@@ -203,11 +210,13 @@ def forward_lanes(
 
 
 @njit(cache=True, nogil=True, inline="always")
+@no_type_check
 def scratch_rows(sizes: Sizes) -> int:
     return max(sizes.width_pad, sizes.embed_pad)
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def logits_offset(sizes: Sizes) -> int:
     """Where ``forward_lanes`` leaves the last logits [256, 16] in its scratch."""
     return (5 * sizes.width_pad + sizes.hidden_pad + 2 * scratch_rows(sizes)) * LANES

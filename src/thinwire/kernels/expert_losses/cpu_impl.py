@@ -1,6 +1,7 @@
 """Losses of theta +- eps z_j on the CPU: a fused pass per (direction, sign), a window a lane, threads by direction."""
 
 from collections.abc import Sequence
+from typing import no_type_check
 
 import numpy as np
 from numba import njit
@@ -16,6 +17,7 @@ from thinwire.kernels.threads import for_each
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def _mean_loss(
     flat: np.ndarray,
     decoder: np.ndarray,

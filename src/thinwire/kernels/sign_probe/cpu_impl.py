@@ -1,5 +1,7 @@
 """Probes on the CPU: Philox in registers, applied or summed at once, never stored."""
 
+from typing import no_type_check
+
 import numpy as np
 from numba import njit
 
@@ -15,6 +17,7 @@ BLOCKS_PER_TASK = 256
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def philox_words(key_low: int, key_high: int, c0: int, c1: int, c2: int, c3: int, words: np.ndarray) -> None:
     """Philox4x32-10 into uint32 words [4]."""
     x0, x1, x2, x3 = np.uint64(c0), np.uint64(c1), np.uint64(c2), np.uint64(c3)
@@ -27,6 +30,7 @@ def philox_words(key_low: int, key_high: int, c0: int, c1: int, c2: int, c3: int
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def perturb(
     theta: np.ndarray,
     always: np.ndarray,
@@ -53,6 +57,7 @@ def perturb(
 
 
 @njit(cache=True, nogil=True)
+@no_type_check
 def add_weighted(
     weights: np.ndarray,
     always: np.ndarray,
