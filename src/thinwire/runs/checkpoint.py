@@ -1,5 +1,6 @@
 """Where can this job go on from?  Weights in safetensors, their description in JSON, written last: it is the commit."""
 
+import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,10 +9,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as tensors_as_bytes
 
 from thinwire.base.errors import UserError
-from thinwire.base.files import TEMPORARY_SUFFIX, atomic_write, read_json, sha256_file, write_json
+from thinwire.base.files import TEMPORARY_SUFFIX, atomic_write, sha256_file, write_json
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ def save(
 ) -> None:
     """Write a checkpoint that is whole or absent; then drop all but the newest ``keep`` (the one at 0 always stays)."""
     weights, description = _paths(folder, update)
-    atomic_write(weights, lambda path: save_file({k: v.contiguous() for k, v in tensors.items()}, path))
+    # As bytes, because safetensors hides the operating system's error (disk full) when it writes the file itself.
+    atomic_write(weights, tensors_as_bytes({name: tensor.contiguous() for name, tensor in tensors.items()}))
     write_json(description, {"update": update, "sha256": sha256_file(weights), "meta": dict(meta)})
     if keep is not None:
         for old in [number for number in list_updates(folder) if number > 0][:-keep]:
@@ -75,10 +78,10 @@ def load(folder: Path, update: int, *, shapes: Mapping[str, tuple[int, ...]] | N
         UserError: where it is missing, truncated, altered or of another shape.
     """
     weights, description = _paths(folder, update)
-    record = read_json(description)
+    record = _read_description(description, weights)
     if not weights.exists():
         raise _unreadable(weights, description, "is missing")
-    if sha256_file(weights) != record.get("sha256"):
+    if sha256_file(weights) != record["sha256"]:
         raise _unreadable(weights, description, "is truncated or altered: its SHA-256 is not the recorded one")
     try:
         tensors = load_file(weights)
@@ -95,9 +98,25 @@ def load(folder: Path, update: int, *, shapes: Mapping[str, tuple[int, ...]] | N
     return Checkpoint(record["update"], tensors, record["meta"])
 
 
+def _read_description(description: Path, weights: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(description.read_bytes())
+    except FileNotFoundError as error:
+        raise UserError(
+            "there is no such checkpoint", where=str(description), fix="choose an update that has one"
+        ) from error
+    except ValueError as error:
+        raise _unreadable(weights, description, f"is truncated or altered: {description.name} is not JSON") from error
+    keys = {"update": int, "sha256": str, "meta": dict}
+    if not isinstance(record, dict) or any(not isinstance(record.get(key), kind) for key, kind in keys.items()):
+        raise _unreadable(weights, description, f"is altered: {description.name} is not a checkpoint's description")
+    return record
+
+
 def _unreadable(weights: Path, description: Path, problem: str) -> UserError:
     return UserError(
         f"a checkpoint {problem}",
         where=str(weights),
-        fix=f"remove {description.name} and {weights.name}: the job goes on from the one before and its log",
+        fix=f"remove {description.name} and {weights.name}, then give the training command again: "
+        "the job goes on from the checkpoint before and its log",
     )

@@ -102,9 +102,9 @@ class RecordLog:
         try:
             while written < len(frame):
                 written += os.pwrite(self.descriptor, frame[written:], self.size + written)
-        except OSError:
+        except OSError as error:
             os.ftruncate(self.descriptor, self.size)
-            raise
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
         self.size += len(frame)
 
     def sync(self) -> None:

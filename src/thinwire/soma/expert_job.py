@@ -173,8 +173,14 @@ def evaluate_update(job: ExpertJob, state: ExpertState, *, implementation: str, 
 def apply_record(
     job: ExpertJob, state: ExpertState, record: Record, *, implementation: str, threads: int
 ) -> ExpertState:
-    """The next state from an update's or a validation's scalars, without a perturbed forward pass."""
+    """The next state from an update's or a validation's scalars, without a perturbed forward pass.
+
+    The plateau rule looks at validations in its own rhythm alone, so that a run made longer later is the run that was
+    planned that long.
+    """
     if isinstance(record, ValidationRecord):
+        if record.update % job.config.validate_every:
+            return state
         return replace(state, plateau=observe(state.plateau, record.loss, update=record.update, config=job.config))
     gradient = gradient_from_differences(
         list(record.differences),

@@ -17,11 +17,11 @@ from thinwire.base.progress import Task
 from thinwire.runs import checkpoint
 from thinwire.runs.layout import JobFolder, exclusive
 from thinwire.runs.loop import run_loop
+from thinwire.soma import job_log
 from thinwire.soma.expert_job import (
     ExpertJob,
     ExpertState,
     apply_record,
-    byte_forwards_per_update,
     evaluate_update,
     initial_state,
     validation_loss,
@@ -30,7 +30,6 @@ from thinwire.soma.model import Expert
 from thinwire.soma.plateau import PlateauState
 from thinwire.soma.scalar_log import ScalarLog, UpdateRecord, ValidationRecord
 from thinwire.soma.scalar_log import read as read_scalar_log
-from thinwire.soma.spsa import derivatives
 from thinwire.soma.updates import AdamState
 
 CHECKPOINTS_KEPT = 2
@@ -69,13 +68,15 @@ def train(
         finally:
             log.sync()
             log.close()
+        if state.update not in checkpoint.list_updates(folder.checkpoints):
+            _save(job, state, folder)  # a kill came between the last record and the last checkpoint
         write_json(folder.done, {"fingerprint": job.fingerprint, "updates": job.config.updates})
     return state.expert
 
 
 def is_done(job: ExpertJob, *, folder: JobFolder) -> bool:
-    """Whether the folder holds this job's last update, made from the same inputs."""
-    if not folder.done.is_file():
+    """Whether the folder holds this job's last update, made from the same inputs, and its weights."""
+    if not folder.done.is_file() or job.config.updates not in checkpoint.list_updates(folder.checkpoints):
         return False
     record = read_json(folder.done)
     return record == {"fingerprint": job.fingerprint, "updates": job.config.updates}
@@ -107,14 +108,15 @@ def resume(
         raise UserError(
             f"the newest checkpoint is of update {state.update}, but the scalar log ends at {last_logged}",
             where=str(folder.scalars),
-            fix="restore the log from a copy, or remove the newer checkpoints: the job goes on from the log's end",
+            fix=f"restore the log from a copy, or remove every checkpoint above {last_logged} from "
+            f"{folder.checkpoints} (.json and .safetensors): the job goes on from the log's end",
         )
+    first = state.update
     for record in contents.records:
-        behind = record.update > state.update or (
-            isinstance(record, ValidationRecord) and record.update == state.update and not _has_seen(state, record)
-        )
-        if behind:
+        # A checkpoint is written after the validation of its update, but for the one at 0.
+        if record.update > first or first == 0:
             state = apply_record(job, state, record, implementation=compute.implementation, threads=compute.threads)
+    job_log.restore(job, folder.log, contents.records)
     log = ScalarLog(folder.scalars, good_bytes=contents.good_bytes, header=log_header(job))
     validated = {r.update for r in contents.records if isinstance(r, ValidationRecord)}
     if _validates(job, state.update) and state.update not in validated:
@@ -132,11 +134,6 @@ def log_header(job: ExpertJob) -> dict[str, Any]:
         "accumulation": job.config.accumulation,
         "difference": job.config.difference,
     }
-
-
-def _has_seen(state: ExpertState, record: ValidationRecord) -> bool:
-    """A checkpoint is written after the validation of its update, so it has always seen it."""
-    return state.update > 0 or record.update == 0
 
 
 def _validates(job: ExpertJob, update: int) -> bool:
@@ -157,7 +154,7 @@ def _run(
         evaluated = evaluate_update(job, state, implementation=compute.implementation, threads=compute.threads)
         log.append(evaluated.record)
         if evaluated.record.update % job.config.log_every == 0:
-            append_json_line(folder.log, _update_line(job, evaluated.record))
+            append_json_line(folder.log, job_log.update_line(job, evaluated.record))
         return evaluated.state
 
     def validate(state: ExpertState, *, update: int) -> ExpertState:
@@ -191,26 +188,8 @@ def _validate(
     loss = validation_loss(job, state.expert, implementation=compute.implementation, threads=compute.threads)
     record = ValidationRecord(state.update, loss)
     log.append(record)
-    line = {"kind": "validation", "update": state.update, "loss_nats_per_byte": loss}
-    append_json_line(folder.log, line | _cost(job, state.update, state.device_seconds))
+    append_json_line(folder.log, job_log.validation_line(job, record, device_seconds=state.device_seconds))
     return apply_record(job, state, record, implementation=compute.implementation, threads=compute.threads)
-
-
-def _cost(job: ExpertJob, update: int, device_seconds: float) -> dict[str, float]:
-    forwards = update * byte_forwards_per_update(job.config)
-    return {"byte_forwards": forwards, "device_seconds": round(device_seconds, 3)}
-
-
-def _update_line(job: ExpertJob, record: UpdateRecord) -> dict[str, Any]:
-    slopes = derivatives(record.differences[0], epsilon=record.epsilon, difference=job.config.difference)
-    return {
-        "kind": "update",
-        "update": record.update,
-        "train_loss_nats_per_byte": record.train_loss,
-        "learning_rate": record.learning_rate,
-        "epsilon": record.epsilon,
-        "derivative_rms": float((slopes**2).mean() ** 0.5),
-    } | _cost(job, record.update, record.device_seconds)
 
 
 def _tensors(state: ExpertState) -> dict[str, torch.Tensor]:
