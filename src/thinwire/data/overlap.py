@@ -20,7 +20,8 @@ from thinwire.data.documents import Document
 from thinwire.data.shards import ByteShards
 from thinwire.data.substrings import BLOCK_BYTES, SHARED_BYTES, BlockIndex, build_index, mark_shared
 
-REASONS = ("same_source_id", "exact_copy", "normalized_copy", "shared_128_bytes", "duplicate_in_evaluation")
+REPEATED = "duplicate_in_evaluation"
+REASONS = ("same_source_id", "exact_copy", "normalized_copy", "shared_128_bytes", REPEATED)
 SIGNATURE_FIELDS = 3
 SIGNATURES_PER_READ = 1 << 20
 STREAM_CHUNK_BYTES = 4 * 1024 * 1024

@@ -22,13 +22,14 @@ from thinwire.data.corpus import BIGRAMS, MANIFEST, Split, read_manifest
 from thinwire.data.documents import Document, InputRecord, ReadOptions, Source
 from thinwire.data.encode import Tokenizer, check_tokenizer, encode
 from thinwire.data.manifest import SourceTable, build_manifest, inputs_fingerprint
-from thinwire.data.overlap import Candidates, ScreenResult, read_signatures, screen
+from thinwire.data.overlap import REPEATED, Candidates, ScreenResult, read_signatures, screen
 from thinwire.data.shards import ByteShards, ShardTotals, ShardWriter
 from thinwire.data.sources import automatic_piece_bytes, open_sources
 from thinwire.data.split_writer import SplitTotals, write_splits
 
 PARTIAL_SUFFIX = ".partial"
 PROGRESS_STEP_BYTES = 1 << 20
+MIN_PIECE_BYTES = 16  # more than any UTF-8 character
 EVALUATION_SPLITS: tuple[Split, ...] = ("valid", "test")
 
 
@@ -60,10 +61,9 @@ class PrepareOptions:
         wrong.within("test_fraction", self.test_fraction, 0.0, 0.5)
         total = self.valid_fraction + self.test_fraction
         wrong.require("valid_fraction + test_fraction", total, total < 1, "must leave something to train on")
-        if self.max_bytes is not None:
-            wrong.at_least("max_bytes", self.max_bytes, 1)
-        if self.piece_bytes is not None:
-            wrong.at_least("piece_bytes", self.piece_bytes, 16)
+        wrong.require("max_bytes", self.max_bytes, self.max_bytes is None or self.max_bytes >= 1, "must be at least 1")
+        enough = self.piece_bytes is None or self.piece_bytes >= MIN_PIECE_BYTES
+        wrong.require("piece_bytes", self.piece_bytes, enough, f"must be at least {MIN_PIECE_BYTES}")
         wrong.raise_any(where="prepare")
         check_tokenizer(self.tokenizer)
 
@@ -179,7 +179,10 @@ def _fill(
     splits: dict[Split, ShardTotals] = {"train": first.splits["train"]}
     for name, kept in zip(EVALUATION_SPLITS, result.kept, strict=True):
         splits[name] = _keep(first.folders[name], kept, folder / name)
-    excluded = dict(zip(EVALUATION_SPLITS, result.excluded, strict=True))
+    excluded = {
+        name: {**counts, REPEATED: counts[REPEATED] + first.repeated.get(name, 0)}
+        for name, counts in zip(EVALUATION_SPLITS, result.excluded, strict=True)
+    }
     manifest = build_manifest(
         arguments=[source.argument for source in sources],
         inputs=inputs,

@@ -1,5 +1,6 @@
 """How do documents reach their splits in one pass?  Small corpora are held back and ranked; others stream."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,6 @@ from thinwire.data.shards import ShardTotals, ShardWriter
 from thinwire.data.splits import (
     SMALL_CORPUS_BYTES,
     SMALL_CORPUS_DOCUMENTS,
-    SplitRule,
     content_address,
     fraction_rule,
     rank_rule,
@@ -30,6 +30,7 @@ class SplitTotals(NamedTuple):
         signatures: each split's file of signatures.
         scratch: the folder that holds what is not kept.
         rule_name: ``fraction`` or ``rank``.
+        repeated: copies of an evaluation document that were left out.
     """
 
     splits: dict[Split, ShardTotals]
@@ -37,6 +38,7 @@ class SplitTotals(NamedTuple):
     signatures: dict[Split, Path]
     scratch: Path
     rule_name: str
+    repeated: dict[Split, int]
 
 
 def write_splits(
@@ -60,29 +62,26 @@ def write_splits(
     if is_whole:
         addresses = [content_address(document.payload, seed=seed) for document, _ in held]
         rule = rank_rule(addresses, valid_fraction=valid_fraction, test_fraction=test_fraction)
+    repeated: Counter[Split] = Counter()
+    seen: set[int] = set()
     with ExitStack() as stack:
         writers = {name: stack.enter_context(ShardWriter(path)) for name, path in folders.items()}
         signers = {name: SignatureWriter(path) for name, path in signatures.items()}
         for signer in signers.values():
             stack.callback(signer.close)
         for document, source in _drained(held, stream):
-            _write(document, source, rule=rule, seed=seed, writers=writers, signers=signers)
+            address = content_address(document.payload, seed=seed)
+            split = rule.split(address)
+            # Copies of one evaluation document are left out here, so that a text that repeats itself stays small.
+            if split != "train" and address in seen:
+                repeated[split] += 1
+                continue
+            if split != "train":
+                seen.add(address)
+            writers[split].add(document.payload, source=source)
+            signers[split].add(signature(document))
     totals = {name: writer.close() for name, writer in writers.items()}
-    return SplitTotals(totals, folders, signatures, scratch, "rank" if is_whole else "fraction")
-
-
-def _write(
-    document: Document,
-    source: int,
-    *,
-    rule: SplitRule,
-    seed: int,
-    writers: dict[Split, ShardWriter],
-    signers: dict[Split, SignatureWriter],
-) -> None:
-    split = rule.split(content_address(document.payload, seed=seed))
-    writers[split].add(document.payload, source=source)
-    signers[split].add(signature(document))
+    return SplitTotals(totals, folders, signatures, scratch, "rank" if is_whole else "fraction", dict(repeated))
 
 
 def _hold_back(stream: Iterator[tuple[Document, int]]) -> tuple[list[tuple[Document, int]], bool]:
