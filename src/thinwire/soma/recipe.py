@@ -28,14 +28,15 @@ from thinwire.data.windows import num_windows
 from thinwire.launch.local import Command, available_cores, run_commands
 from thinwire.runs.layout import RunFolder
 from thinwire.soma import clusters
-from thinwire.soma.config import SomaConfig, check, from_record, result_record
+from thinwire.soma.config import SomaConfig, check, result_record
 from thinwire.soma.expert_training import is_done
 from thinwire.soma.model import shape_of
-from thinwire.soma.run import ASSIGNMENT, SEED_NAME, SomaRun
-from thinwire.soma.scoring import evaluate, loss_matrix
+from thinwire.soma.run import ASSIGNMENT, ROUTER_DONE, SEED_NAME, SomaRun
+from thinwire.soma.scoring import corpus_windows, evaluate, loss_matrix
 
 WORKER = "thinwire.soma.worker"
-ROUTER_DONE = "done.json"
+UNFINISHED_START = {"manifest.json", "manifest.json.tmp", "config.json.tmp"}
+"""All that a kill before the first config.json can leave in a run folder."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,28 @@ def train(
     check(config, where=f"preset {preset}")
     voice = voice or Voice(Silent(), lambda _: None)
     corpus = Corpus.open(data)
+    check_text(config, corpus=corpus)
     run = open_or_create(config, corpus=corpus, out=out, preset=preset, command=command)
     torch.set_num_threads(max(1, available_cores()))
     fit_clusters(run, corpus=corpus, voice=voice)
     train_seed(run, corpus=corpus, voice=voice)
     train_experts(run, corpus=corpus, voice=voice)
     return score(run, voice=voice)
+
+
+def check_text(config: SomaConfig, *, corpus: Corpus) -> None:
+    """Raises UserError, before any work, where the text is too short for the clusters or for one scored window."""
+    size, clusters_wanted = config.clusters.window_bytes, config.clusters.num_clusters
+    windows = num_windows(corpus.train, window_bytes=size)
+    if windows < 2 * clusters_wanted:
+        raise UserError(
+            f"the training text has {windows} windows of {size} bytes; {clusters_wanted} clusters need at least "
+            f"{2 * clusters_wanted}, one to train on and one held out for each",
+            where=str(corpus.folder),
+            fix="prepare more text, ask for fewer clusters (--clusters.num-clusters) or shorter windows "
+            "(--clusters.window-bytes)",
+        )
+    corpus_windows(config, corpus)
 
 
 def open_or_create(
@@ -93,8 +110,8 @@ def open_or_create(
     folder = RunFolder(out)
     wanted = result_record(config)
     if folder.config.is_file():
-        record = folder.read_config()
-        there = result_record(from_record(record["config"])) if record.get("kind") == "soma" else {}
+        opened = SomaRun.open(out)
+        there = result_record(opened.config)
         differences = [line for line in differing_keys(there, wanted) if not _is_extension(line, there, wanted)]
         if differences:
             listed = "\n    ".join(["", *differences])
@@ -103,13 +120,13 @@ def open_or_create(
                 where=str(folder.config),
                 fix="give another --out, or the same settings to go on with this run",
             )
-        if read_json(folder.manifest)["data"]["fingerprint"] != corpus.fingerprint:
+        if opened.data_record()["fingerprint"] != corpus.fingerprint:
             raise UserError(
                 "this folder holds a run on other data",
                 where=str(folder.manifest),
                 fix="give another --out, or the data this run was started on",
             )
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+    elif out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - UNFINISHED_START):
         raise UserError("--out exists and is not a run folder", where=str(out), fix="give a new or empty folder")
     write_json(folder.manifest, _manifest(config, corpus=corpus) | {"command": command})
     write_json(folder.config, {"kind": "soma", "preset": preset, "config": as_record(config)})

@@ -19,6 +19,7 @@ from thinwire.soma.router import Router
 
 SEED_NAME = "seed"
 ASSIGNMENT = "assignment.npy"
+ROUTER_DONE = "done.json"
 MIN_SEED_WINDOWS = 64
 
 
@@ -41,11 +42,17 @@ class SomaRun:
         """Raises UserError where ``root`` is no run folder, or one of another method."""
         folder = RunFolder(root)
         record = folder.read_config()
-        if record.get("kind") != "soma":
+        kind = record.get("kind") if isinstance(record, dict) else None
+        if kind != "soma":
+            raise UserError(f"this run is of kind '{kind}', not soma", where=str(folder.config), fix="give a SOMA run")
+        try:
+            return cls(folder, str(record["preset"]), from_record(record["config"]))
+        except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"this run is of kind '{record.get('kind')}', not soma", where=str(folder.config), fix="give a SOMA run"
-            )
-        return cls(folder, record["preset"], from_record(record["config"]))
+                f"config.json does not describe a SOMA run as this version writes it ({error})",
+                where=str(folder.config),
+                fix="restore it from a copy, or use the version of thinwire named in manifest.json",
+            ) from error
 
     @property
     def shape(self) -> ExpertShape:
@@ -57,7 +64,7 @@ class SomaRun:
 
     def open_corpus(self) -> Corpus:
         """The prepared data this run was started on; raises UserError where it is gone or has changed."""
-        recorded = read_json(self.folder.manifest)["data"]
+        recorded = self.data_record()
         corpus = Corpus.open(Path(recorded["folder"]))
         if corpus.fingerprint != recorded["fingerprint"]:
             raise UserError(
@@ -67,12 +74,29 @@ class SomaRun:
             )
         return corpus
 
+    def data_record(self) -> dict[str, str]:
+        """Folder and fingerprint of the data, from the manifest; raises UserError where they are not in it."""
+        manifest = read_json(self.folder.manifest)
+        record = manifest.get("data") if isinstance(manifest, dict) else None
+        if not isinstance(record, dict) or not {"folder", "fingerprint"} <= record.keys():
+            fix = "restore manifest.json from a copy"
+            raise UserError("the manifest does not name the run's data", where=str(self.folder.manifest), fix=fix)
+        return record
+
     def router(self) -> Router:
         return Router.load(self.folder.router)
 
     def assignment(self) -> np.ndarray:
-        """int32 [windows], the cluster of every training window."""
-        return np.load(self.folder.router / ASSIGNMENT, mmap_mode="r", allow_pickle=False)
+        """int32 [windows], the cluster of every training window; raises UserError where it is missing or damaged."""
+        path = self.folder.router / ASSIGNMENT
+        try:
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        except (FileNotFoundError, ValueError, EOFError) as error:
+            raise UserError(
+                "the clusters of the training windows are missing or damaged",
+                where=str(path),
+                fix=f"remove {path.with_name(ROUTER_DONE)}, then give the training command again: it clusters anew",
+            ) from error
 
     def job_folder(self, name: str) -> JobFolder:
         return self.folder.seed if name == SEED_NAME else self.folder.expert(int(name))
