@@ -46,7 +46,8 @@ class Ensemble:
 
     def route(self, prefixes: list[bytes], *, active_experts: int | None = None) -> Routes:
         """Which experts answer for each prefix; ``active_experts`` overrides k."""
-        return self.router.route(prefixes, active_experts=active_experts or self.active_experts)
+        wanted = self.active_experts if active_experts is None else active_experts
+        return self.router.route(prefixes, active_experts=wanted)
 
 
 def load_ensemble(root: Path) -> Ensemble:

@@ -74,9 +74,8 @@ def sample_byte(probability: np.ndarray, *, temperature: float, uniform: float) 
     """One byte from p^(1/temperature), by inverse transform of a number in [0, 1); the likeliest at temperature 0."""
     if temperature == 0:
         return int(probability.argmax())
-    with np.errstate(divide="ignore"):
-        scaled = np.log(probability) / temperature
-    weights = np.exp(scaled - scaled.max())
+    with np.errstate(divide="ignore", over="ignore"):
+        weights = np.exp((np.log(probability) - np.log(probability.max())) / temperature)
     cumulative = np.cumsum(weights)
     return int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right").clip(0, 255))
 

@@ -1,11 +1,13 @@
 """How good is a run, beside what?  The paper's protocol on held-out windows, with intervals and baselines (Table 1)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from thinwire.base.errors import UserError
 from thinwire.base.files import write_json
 from thinwire.base.progress import Progress
 from thinwire.base.seeds import stream_key
@@ -16,20 +18,23 @@ from thinwire.data.sources import read_documents
 from thinwire.data.windows import EvaluationWindows, document_windows
 from thinwire.soma.baselines import bigram_loss, unigram_loss, xz_loss
 from thinwire.soma.bootstrap import interval
+from thinwire.soma.config import SomaConfig
 from thinwire.soma.ensemble import Ensemble, load_ensemble, load_seed, score_windows
 from thinwire.soma.run import SomaRun
 
 SINGLE_EXPERTS_UP_TO = 16
 MATRIX_UP_TO = 32
+OWN_RESULTS = frozenset({"test", "matrix", "sample", "done"})
+"""Names in RUN/results that no text of one's own may take."""
 
 
-def corpus_windows(run: SomaRun, corpus: Corpus) -> EvaluationWindows:
-    """The test split: one window a document, chosen by address."""
+def corpus_windows(config: SomaConfig, corpus: Corpus) -> EvaluationWindows:
+    """The test split: one window a document, chosen by address. Raises UserError where no document is long enough."""
     return document_windows(
         corpus.test,
-        window_bytes=run.config.scoring.window_bytes,
-        max_windows=run.config.scoring.max_windows,
-        key=stream_key(run.config.seed, "test windows"),
+        window_bytes=config.scoring.window_bytes,
+        max_windows=config.scoring.max_windows,
+        key=stream_key(config.seed, "test windows"),
     )
 
 
@@ -51,7 +56,7 @@ class ScoredText(NamedTuple):
 
 def _test_split(run: SomaRun, corpus: Corpus) -> ScoredText:
     names = [source["name"] for source in corpus.manifest["sources"]]
-    return ScoredText(corpus_windows(run, corpus), "documents", None, names)
+    return ScoredText(corpus_windows(run.config, corpus), "documents", None, names)
 
 
 def text_to_score(run: SomaRun, text: Path, *, protocol: Protocol | None) -> ScoredText:
@@ -66,11 +71,22 @@ def text_to_score(run: SomaRun, text: Path, *, protocol: Protocol | None) -> Sco
     chosen = protocol or (detect_protocol(payloads[0]) if len(payloads) == 1 else "documents")
     window_bytes = run.config.scoring.window_bytes
     stride = window_bytes - run.config.routing.prefix_bytes
-    if chosen == "wikitext":
-        windows = wikitext_windows(b"".join(payloads), window_bytes=window_bytes, stride=stride)
-    else:
-        windows = text_windows(payloads, window_bytes=window_bytes, stride=stride)
+    try:
+        if chosen == "wikitext":
+            windows = wikitext_windows(b"".join(payloads), window_bytes=window_bytes, stride=stride)
+        else:
+            windows = text_windows(payloads, window_bytes=window_bytes, stride=stride)
+    except UserError as error:
+        raise UserError(error.what, where=str(text), fix=error.fix) from error
     return ScoredText(windows, chosen, stride, [text.name])
+
+
+def result_name(on: Path | None, *, active_experts: int | None) -> str:
+    """A result's name and file: the text's, ``test`` for the run's own; a k asked for by name is part of it."""
+    stem = "test" if on is None else on.resolve().stem
+    if on is not None and stem in OWN_RESULTS:
+        stem = f"text-{stem}"
+    return stem if active_experts is None else f"{stem}-k{active_experts}"
 
 
 def evaluate(
@@ -87,7 +103,7 @@ def evaluate(
 
     Args:
         on: a data folder, or a text file or folder; None is the test split of the run's own data.
-        name: of the result; by default ``test``, or the text's name.
+        name: of the result, a file name without its ending; by default ``result_name``'s.
         protocol: how a text is cut: ``wikitext`` or ``documents``; None tells by its first heading.
         active_experts: overrides k.
 
@@ -102,15 +118,15 @@ def evaluate(
         ensemble, windows.windows, active_experts=active_experts, threads=threads, progress=progress
     ).mixture
     record = _summary(run, ensemble, losses, windows) | {
-        "name": name or (on.name if on else "test"),
+        "name": name or result_name(on, active_experts=active_experts),
         "protocol": text.protocol,
-        "active_experts": active_experts or ensemble.active_experts,
+        "active_experts": ensemble.active_experts if active_experts is None else active_experts,
         "by_source": _by_source(losses, windows.sources, text.source_names),
         "baselines": _baselines(corpus, text, ensemble.prefix_bytes),
         "seed_loss_nats_per_byte": _seed_loss(root, windows, threads),
         "single_expert_loss_nats_per_byte": _single_losses(ensemble, windows.windows, threads),
     }
-    write_json(run.folder.results / f"{Path(record['name']).stem}.json", record)
+    write_json(run.folder.results / f"{record['name']}.json", record)
     return record
 
 
@@ -164,6 +180,8 @@ def loss_matrix(root: Path, *, threads: int = 1, progress: Progress | None = Non
         return None
     matrix, counts = np.empty((num_experts, num_experts)), []
     every = np.arange(num_experts, dtype=np.int64)
+    # choice: nothing is routed here, but the same targets count as in the test; of short windows a quarter is passed.
+    ensemble = replace(ensemble, prefix_bytes=min(ensemble.prefix_bytes, size // 4))
     for cluster in range(num_experts):
         held_out = run.expert_members(cluster).validation
         evenly = np.linspace(0, len(held_out) - 1, min(len(held_out), run.config.scoring.matrix_windows))
