@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from thinwire.base.errors import UserError
+from thinwire.base.errors import RunFailedError, UserError
 from thinwire.cli.terminal import Terminal, print_json, print_table
 from thinwire.config.parse import parse
 
@@ -47,9 +47,13 @@ def main(argv: list[str]) -> None:
         )
     verdicts = {True: "equal to the checkpoint, bit for bit", False: "DIFFERS from the checkpoint", None: "rebuilt"}
     if arguments.json:
-        print_json([{"job": r.job, "update": r.update, "agrees_with_checkpoint": r.agrees} for r in results])
+        jobs = [{"job": r.job, "update": r.update, "agrees_with_checkpoint": r.agrees} for r in results]
+        print_json({"update": arguments.to, "out": str(arguments.out), "jobs": jobs})
     else:
         print_table(
             [(f"job {r.job}, update {r.update}", verdicts[r.agrees]) for r in results]
             + [("written to", str(arguments.out))]
         )
+    differing = [r.job for r in results if r.agrees is False]
+    if differing:
+        raise RunFailedError(f"replay differs from the checkpoint of update {arguments.to}: {', '.join(differing)}")

@@ -12,8 +12,8 @@ import torch
 from thinwire.base.errors import UserError
 from thinwire.base.progress import Progress
 from thinwire.runs import checkpoint
-from thinwire.soma.expert_job import ExpertJob, apply_record
-from thinwire.soma.expert_training import Compute, load_state
+from thinwire.soma.expert_job import ExpertJob, apply_record, initial_state
+from thinwire.soma.expert_training import Compute
 from thinwire.soma.model import Expert
 from thinwire.soma.run import SomaRun
 from thinwire.soma.scalar_log import UpdateRecord, read
@@ -43,14 +43,14 @@ def rebuild(job: ExpertJob, *, run: SomaRun, name: str, update: int, compute: Co
             where=str(folder.scalars),
             fix=f"choose 0 to {last}, or train on",
         )
-    if contents.header["fingerprint"] != job.fingerprint:
+    if contents.header.get("fingerprint", job.fingerprint) != job.fingerprint:
         raise UserError(
             "the log was made from other inputs (configuration, data or starting weights)",
             where=str(folder.scalars),
             fix="restore the run folder from a copy",
         )
     torch.set_num_threads(1)
-    state = load_state(job, folder=folder, update=0)
+    state = initial_state(job)
     task = progress.task(f"replay {name}", update)
     for record in contents.records:
         if record.update > update:
@@ -69,8 +69,16 @@ def rebuild(job: ExpertJob, *, run: SomaRun, name: str, update: int, compute: Co
 def replay(
     root: Path, *, update: int, out: Path, jobs: list[str], compute: Compute, progress: Progress
 ) -> list[Replayed]:
-    """Rebuild jobs and write ``OUT/JOB/checkpoints/UPDATE.safetensors`` (theta, decoder) and its JSON."""
+    """Rebuild jobs and write ``OUT/JOB/checkpoints/UPDATE.safetensors`` (theta, decoder) and its JSON.
+
+    Raises:
+        UserError: as ``rebuild``, or ``out`` would put them among the run's own checkpoints.
+    """
     run = SomaRun.open(root)
+    for name in jobs:
+        if (out / name).resolve() == run.job_folder(name).root.resolve():
+            fix = "give a folder outside the run"
+            raise UserError("the rebuilt weights would lie among the run's own", where=str(out / name), fix=fix)
     corpus = run.open_corpus()
     results = []
     for name in jobs:
