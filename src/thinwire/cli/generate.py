@@ -9,7 +9,7 @@ import tyro
 
 from thinwire.base.errors import UserError
 from thinwire.base.files import write_json
-from thinwire.cli.terminal import print_json
+from thinwire.cli.terminal import Terminal, print_json
 from thinwire.config.check import Violations
 from thinwire.config.parse import parse
 from thinwire.soma.generate import Generated, RouteMode, generate
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> None:
 
 
 def write_sample(arguments: Arguments) -> Generated:
-    """Generate, and keep the sample in ``RUN/results/sample.json``, where the folder can be written."""
+    """Generate, and keep the sample in ``RUN/results/sample.json``; says so where that cannot be written."""
     from thinwire.soma.ensemble import load_ensemble
 
     try:
@@ -65,7 +65,10 @@ def write_sample(arguments: Arguments) -> Generated:
         route=arguments.route,
     )
     record = sample_record(written, arguments.temperature, arguments.seed)
-    write_json(arguments.run / "results" / "sample.json", record)
+    try:
+        write_json(arguments.run / "results" / "sample.json", record)
+    except OSError as error:
+        Terminal().say(f"the sample is not kept in {arguments.run}: {error.strerror}")
     return written
 
 

@@ -108,8 +108,8 @@ class Terminal:
 
 
 def print_json(record: Any) -> None:
-    """The one object on standard output."""
-    sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+    """The one object on standard output, in ASCII: whatever a text or a file's name holds, it can be written."""
+    sys.stdout.write(json.dumps(record) + "\n")
 
 
 def print_table(rows: list[tuple[str, str]]) -> None:

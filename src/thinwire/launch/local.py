@@ -118,7 +118,8 @@ def _finish(ended: _Running) -> None:
         raise UserError(error["what"], where=error["where"], fix=error["fix"])
     if error.get("type") == "os_error":
         raise OSError(error["errno"], error["text"], error["path"])
-    if status == InterruptedRunError.exit_status:
+    # A worker that has not yet arranged to finish its update dies of the signal itself.
+    if status in (InterruptedRunError.exit_status, -signal.SIGINT, -signal.SIGTERM):
         raise InterruptedRunError(f"{ended.command.name} was asked to stop")
     reason = error.get("text") or "\n  ".join(ended.last_lines) or "no message"
     killed = f"killed by signal {-status}" if status < 0 else f"ended with status {status}"

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,8 @@ def exit_with(error: Exception) -> int:
         send({"type": "error", "what": error.what, "where": error.where, "fix": error.fix})
     elif isinstance(error, OSError):
         send({"type": "os_error", "errno": error.errno, "text": error.strerror, "path": str(error.filename or "")})
-    else:
+    elif isinstance(error, ThinwireError):
         send({"type": "failed", "text": str(error)})
+    else:  # nobody's mistake but ours: where it happened is all there is to go by
+        send({"type": "failed", "text": "".join(traceback.format_exception(error)).rstrip()})
     return error.exit_status if isinstance(error, ThinwireError) else 1
