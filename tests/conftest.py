@@ -9,7 +9,9 @@ ALLOWED_SKIP = "needs a GPU"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--forbid-skips", action="store_true", help=f"fail when a test is skipped, except '{ALLOWED_SKIP}'")
+    parser.addoption(
+        "--forbid-skips", action="store_true", help=f"fail when a test is skipped, except '{ALLOWED_SKIP}'"
+    )
 
 
 @pytest.hookimpl(trylast=True)
