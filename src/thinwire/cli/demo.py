@@ -35,7 +35,7 @@ def main(argv: list[str]) -> None:
 
     terminal = Terminal()
     data, run = arguments.out / "data", arguments.out / "soma"
-    options = PrepareOptions(valid_fraction=0.02, test_fraction=0.03, max_bytes=MAX_TEXT_BYTES)
+    options = PrepareOptions(valid_fraction=0.03, test_fraction=0.05, max_bytes=MAX_TEXT_BYTES)
     with terminal.progress() as progress:
         summary = prepare([arguments.text], out=data, options=options, progress=progress)
         terminal.say(f"text: {format_bytes(summary.corpus_bytes)} in {data} ({summary.state})")

@@ -18,13 +18,13 @@ class Violations:
 
     lines: list[str] = field(default_factory=list)
 
-    def at_least(self, key: str, value: float, low: float) -> None:
+    def at_least(self, key: str, value: int | float, low: int | float) -> None:
         self.require(key, value, value >= low, f"must be at least {low:g}")
 
-    def within(self, key: str, value: float, low: float, high: float) -> None:
+    def within(self, key: str, value: int | float, low: int | float, high: int | float) -> None:
         self.require(key, value, low <= value <= high, f"must lie between {low:g} and {high:g}")
 
-    def positive(self, key: str, value: float) -> None:
+    def positive(self, key: str, value: int | float) -> None:
         self.require(key, value, value > 0, "must be above zero")
 
     def require(self, key: str, value: object, holds: bool, rule: str) -> None:
