@@ -14,14 +14,19 @@ from thinwire.data.protocols import HEADING_ROW
 
 HUGGING_FACE_PREFIX = "hf:"
 WIKITEXT = "Salesforce/wikitext"
+FINEWEB_EDU = "HuggingFaceFW/fineweb-edu"
 # Short names for the paper's corpora: "fineweb-edu" (Table 1, appendix L) and "wikitext-103" (appendix L.1).
 NAMED: dict[str, tuple[str, str]] = {
-    "fineweb-edu": ("HuggingFaceFW/fineweb-edu", "sample-100BT"),
+    "fineweb-edu": (FINEWEB_EDU, "sample-100BT"),
     "wikitext-103": (WIKITEXT, "wikitext-103-raw-v1"),
 }
 # Appendix L.1 names WikiText's revision.
-# choice: the paper names none for FineWeb-Edu, so "main" is resolved when it is read and the manifest keeps its commit.
-PINNED_REVISIONS: dict[str, str] = {WIKITEXT: "b08601e04326c79dfdd32d625aee71d232d685c3"}
+# choice: the paper names none for FineWeb-Edu; this is the commit that "main" pointed to when this was written. Of any
+# other data set "main" is resolved when it is read, and the manifest keeps its commit.
+PINNED_REVISIONS: dict[str, str] = {
+    WIKITEXT: "b08601e04326c79dfdd32d625aee71d232d685c3",
+    FINEWEB_EDU: "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9",
+}
 # SHA-256 of the raw files; validation and test are the same text in WikiText-2 and WikiText-103.
 WIKITEXT_SHA256: dict[str, str] = {
     "validation": "4cd0f6876d07a413aa911261ff6d363c72d757d47f0fdd6015702014c89cb9c7",

@@ -58,18 +58,25 @@ def test_other_names_are_refused(argument: str) -> None:
         parse_hub_name(argument)
 
 
-def test_main_is_resolved_and_streamed_at_that_commit(hub: FakeHub) -> None:
-    source = HuggingFaceSource("hf:fineweb-edu")
+FINEWEB_EDU_COMMIT = "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9"
+
+
+@pytest.mark.parametrize(
+    ("argument", "name", "subset", "revision"),
+    [
+        ("hf:fineweb-edu", "HuggingFaceFW/fineweb-edu", "sample-100BT", FINEWEB_EDU_COMMIT),
+        ("hf:someone/corpus:part", "someone/corpus", "part", "sha-of-main"),
+    ],
+)
+def test_a_data_set_is_streamed_at_its_pin_or_at_what_main_is(
+    hub: FakeHub, argument: str, name: str, subset: str, revision: str
+) -> None:
+    source = HuggingFaceSource(argument)
     documents = list(source.documents(ReadOptions()))
     assert [document.payload for document in documents] == [b"first", b"second"]
-    assert documents[0].identity == "fineweb-edu\n<urn:1>"
-    assert hub.calls == [
-        (
-            ("HuggingFaceFW/fineweb-edu", "sample-100BT"),
-            {"split": "train", "streaming": True, "revision": "sha-of-main"},
-        )
-    ]
-    assert source.inputs()[0].path == "hf:HuggingFaceFW/fineweb-edu:sample-100BT:train@sha-of-main"
+    assert documents[0].identity == f"{name.split('/')[1]}\n<urn:1>"
+    assert hub.calls == [((name, subset), {"split": "train", "streaming": True, "revision": revision})]
+    assert source.inputs()[0].path == f"hf:{name}:{subset}:train@{revision}"
 
 
 def test_wikitext_is_pinned_to_the_papers_revision(hub: FakeHub) -> None:
