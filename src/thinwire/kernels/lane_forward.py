@@ -3,6 +3,9 @@
 Block 1 is pre-norm on E[byte] and E is never perturbed, so its input projection is a table of 256 rows, made once per
 set of weights (``soma`` design: an eighth of the body's work saved, exactly).  Everything releases the interpreter's
 lock; threads split the calls, never a sum, so results do not depend on how many there are.
+
+Numba's cache notices a change of a function's own file only: after a change in ``vector_ir`` or ``lane_rows`` remove
+``__pycache__/*.nb*``, here and in the folders that call this file, or the old machine code goes on running.
 """
 
 import math

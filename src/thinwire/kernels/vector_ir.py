@@ -71,13 +71,16 @@ class Lanes:
         return self._call("llvm.sqrt", a)
 
     def minimum(self, a: Any, b: Any) -> Any:
+        """The smaller one; b where either is NaN. Limits therefore stand first, so that a NaN is never clamped away."""
         return self.builder.select(self.builder.fcmp_ordered("<", a, b), a, b)
 
     def maximum(self, a: Any, b: Any) -> Any:
+        """The larger one; b where either is NaN."""
         return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
 
     def clamp(self, a: Any, limit: float) -> Any:
-        return self.minimum(self.maximum(a, self.constant(-limit)), self.constant(limit))
+        """a within +-limit; NaN stays NaN."""
+        return self.minimum(self.constant(limit), self.maximum(self.constant(-limit), a))
 
     def polynomial(self, x: Any, coefficients: Sequence[float]) -> Any:
         """Horner's scheme, coefficients from the constant upwards."""
@@ -87,9 +90,9 @@ class Lanes:
         return total
 
     def exp(self, x: Any) -> Any:
-        """exp(x) for x in [-87, 88], clamped outside; callers with a narrower range clamp themselves."""
+        """exp(x) for x in [-87, 88], clamped outside, NaN for NaN; callers with a narrower range clamp themselves."""
         b = self.builder
-        x = self.minimum(self.maximum(x, self.constant(EXP_LOW)), self.constant(EXP_HIGH))
+        x = self.minimum(self.constant(EXP_HIGH), self.maximum(self.constant(EXP_LOW), x))
         n = self.rint(b.fmul(x, self.constant(LOG2_E)))
         r = self.fma(n, self.constant(-LN2_HIGH), x)
         r = self.fma(n, self.constant(-LN2_LOW), r)

@@ -1,4 +1,7 @@
-"""Losses of theta +- eps z_j on the CPU: a fused pass per (direction, sign), a window a lane, threads by direction."""
+"""Losses of theta +- eps z_j on the CPU: a fused pass per (direction, sign), a window a lane, threads by direction.
+
+Numba's cache of this file holds the compiled forward pass too; see ``lane_forward`` on when to remove it.
+"""
 
 from collections.abc import Sequence
 from typing import no_type_check

@@ -1,0 +1,265 @@
+"""How far are the lanes' functions from FP64, over the whole range of float32?  (the bounds ``vector_ir`` states)"""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import njit
+from scipy import special
+
+from thinwire.kernels.lane_rows import (
+    LANES,
+    TILE_ROWS,
+    gelu,
+    gemm_add,
+    gemm_set,
+    layer_norm,
+    lstm_cell,
+    softmax_sums,
+)
+from thinwire.kernels.vector_ir import (
+    ERF_LIMIT,
+    ERF_P,
+    ERF_Q,
+    TANH_LIMIT,
+    TANH_P,
+    TANH_Q,
+    Lanes,
+    buffers_intrinsic,
+)
+
+BOUND = 4e-7  # relative; stated in vector_ir
+
+
+def _emit_exp(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
+    _emit_each(lanes, buffers, counts, lanes.exp)
+
+
+def _emit_tanh(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
+    _emit_each(lanes, buffers, counts, lambda x: lanes.builder.fdiv(*lanes.ratio(x, TANH_LIMIT, TANH_P, TANH_Q)))
+
+
+def _emit_erf(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
+    _emit_each(lanes, buffers, counts, lambda x: lanes.builder.fdiv(*lanes.ratio(x, ERF_LIMIT, ERF_P, ERF_Q)))
+
+
+def _emit_sigmoid(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
+    one = lanes.constant(1.0)
+    _emit_each(lanes, buffers, counts, lambda x: lanes.builder.fdiv(one, lanes.one_plus_exp_minus(x)))
+
+
+def _emit_each(lanes: Lanes, buffers: list[Any], counts: list[Any], function: Any) -> None:
+    (x,) = buffers
+
+    def row(r: Any, _: list[Any]) -> list[Any]:
+        x.store(r, function(x.row(r)))
+        return []
+
+    lanes.loop(counts[0], [], row)
+
+
+exp_rows = buffers_intrinsic(1, 1, _emit_exp)
+tanh_rows = buffers_intrinsic(1, 1, _emit_tanh)
+erf_rows = buffers_intrinsic(1, 1, _emit_erf)
+sigmoid_rows = buffers_intrinsic(1, 1, _emit_sigmoid)
+
+
+@njit(nogil=True)
+def _exp(x, rows):  # type: ignore[no-untyped-def]
+    exp_rows(x, 0, rows)
+
+
+@njit(nogil=True)
+def _tanh(x, rows):  # type: ignore[no-untyped-def]
+    tanh_rows(x, 0, rows)
+
+
+@njit(nogil=True)
+def _erf(x, rows):  # type: ignore[no-untyped-def]
+    erf_rows(x, 0, rows)
+
+
+@njit(nogil=True)
+def _sigmoid(x, rows):  # type: ignore[no-untyped-def]
+    sigmoid_rows(x, 0, rows)
+
+
+@njit(nogil=True)
+def _gelu(x, rows):  # type: ignore[no-untyped-def]
+    gelu(x, 0, rows)
+
+
+@njit(nogil=True)
+def _steps(start_from, weights, x, y, z, gain, gates, cell, hidden, residual, sums, terms, rows):  # type: ignore[no-untyped-def]
+    """Every remaining step once, so that one compilation serves its tests."""
+    if start_from == 0:
+        gemm_set(weights, 0, x, 0, y, 0, terms)
+        gemm_add(weights, 0, x, 0, z, 0, terms)
+    elif start_from == 1:
+        layer_norm(x, 0, gain, 0, y, 0, rows)
+    elif start_from == 2:
+        lstm_cell(gates, 0, cell, 0, hidden, 0, residual, 0, rows, rows + 2)
+    else:
+        softmax_sums(x, 0, sums, 0, rows)
+
+
+def apply(kernel: Any, x: np.ndarray) -> np.ndarray:
+    """float64 results of a kernel that works in place on rows of 16."""
+    padded = np.resize(x.astype(np.float32), -(-len(x) // LANES) * LANES)
+    kernel(padded, len(padded) // LANES)
+    return padded[: len(x)].astype(float)
+
+
+def grid(low: float, high: float) -> np.ndarray:
+    """float32 numbers of [low, high] as float64: evenly spaced and by exponent, subnormal ones and zero included."""
+    even = np.linspace(low, high, 400_000)
+    powers = np.exp(np.linspace(math.log(1e-42), math.log(max(-low, high)), 200_000))
+    points = np.concatenate([even, powers, -powers, [0.0, low, high]])
+    return np.clip(points, low, high).astype(np.float32).astype(float)
+
+
+def relative_error(actual: np.ndarray, exact: np.ndarray) -> float:
+    """Largest one; exact zeros and subnormal numbers (the last bit is then relatively large) count absolutely."""
+    scale = np.maximum(np.abs(exact), 2.0**-126)
+    return float(np.max(np.abs(actual - exact) / scale))
+
+
+def test_exp_over_its_whole_range() -> None:
+    x = grid(-87.0, 88.0)
+    assert relative_error(apply(_exp, x), np.exp(x)) < BOUND
+
+
+def test_exp_is_clamped_outside_its_range() -> None:
+    values = apply(_exp, np.array([-1e30, -np.inf, -87.5, 88.5, 1e30, np.inf]))
+    assert np.all(values[:3] == apply(_exp, np.array([-87.0]))[0])
+    assert np.all(values[3:] == apply(_exp, np.array([88.0]))[0])
+    assert np.all(np.isfinite(values))
+
+
+def test_exp_is_one_at_zero_and_grows() -> None:
+    assert apply(_exp, np.array([0.0, -0.0])).tolist() == [1.0, 1.0]
+    x = np.sort(grid(-87.0, 88.0))
+    steps = np.diff(apply(_exp, x)) / np.exp(x[1:])
+    assert steps.min() > -BOUND
+
+
+def test_tanh_over_its_whole_range() -> None:
+    x = grid(-20.0, 20.0)
+    assert relative_error(apply(_tanh, x), np.tanh(x)) < BOUND
+
+
+def test_erf_over_its_whole_range() -> None:
+    x = grid(-10.0, 10.0)
+    assert relative_error(apply(_erf, x), special.erf(x)) < BOUND
+
+
+@pytest.mark.parametrize("kernel", [_tanh, _erf])
+def test_odd_functions_are_odd_to_the_bit_and_saturate_near_one(kernel: Any) -> None:
+    x = np.abs(grid(-20.0, 20.0))
+    np.testing.assert_array_equal(apply(kernel, -x), -apply(kernel, x))
+    far = apply(kernel, np.array([20.0, 1e30, np.inf]))
+    assert np.all(np.abs(far - 1.0) < BOUND)
+
+
+def test_sigmoid_over_its_whole_range() -> None:
+    x = grid(-30.0, 30.0)
+    assert relative_error(apply(_sigmoid, x), special.expit(x)) < BOUND
+
+
+def test_sigmoid_outside_its_range_is_zero_or_one_within_1e_13() -> None:
+    x = np.array([-np.inf, -1e30, -31.0, 31.0, 1e30, np.inf])
+    assert np.max(np.abs(apply(_sigmoid, x) - special.expit(x))) < 1e-13
+
+
+def test_gelu_over_its_whole_range() -> None:
+    """x (1 + erf) / 2: relative to |x| (to the left of -1 the exact value itself is a cancelled difference)."""
+    x = grid(-100.0, 100.0)
+    exact = 0.5 * x * special.erfc(-x / math.sqrt(2.0))
+    assert np.max(np.abs(apply(_gelu, x) - exact) / np.maximum(np.abs(x), 2.0**-126)) < BOUND
+    near = x[x > -1.0]
+    exact_near = 0.5 * near * special.erfc(-near / math.sqrt(2.0))
+    assert relative_error(apply(_gelu, near), exact_near) < 1.2e-6  # the sum 1 + erf(-0.71) = 0.32 loses 1.6 bits
+
+
+@pytest.mark.parametrize("kernel", [_exp, _tanh, _erf, _sigmoid, _gelu])
+def test_not_a_number_stays_so_in_its_lane_alone(kernel: Any) -> None:
+    x = np.linspace(-1, 1, LANES)
+    clean = apply(kernel, x)
+    spoiled = x.copy()
+    spoiled[5] = np.nan
+    values = apply(kernel, spoiled)
+    assert np.isnan(values[5])
+    np.testing.assert_array_equal(np.delete(values, 5), np.delete(clean, 5))
+
+
+def run_steps(which: int, *, terms: int = 1, rows: int = 1, **buffers: np.ndarray) -> None:
+    names = ("weights", "x", "y", "z", "gain", "gates", "cell", "hidden", "residual", "sums")
+    empty = np.zeros(1, np.float32)
+    _steps(which, *(buffers.get(name, empty) for name in names), terms, rows)
+
+
+def normal(*shape: int, seed: int, scale: float = 1.0) -> np.ndarray:
+    return (scale * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
+
+
+@pytest.mark.parametrize("terms", [1, 2, 33, 128])
+def test_gemm_tiles(terms: int) -> None:
+    weights, x, start = normal(terms, TILE_ROWS, seed=1), normal(terms, LANES, seed=2), normal(TILE_ROWS, LANES, seed=3)
+    y, z = np.full((TILE_ROWS, LANES), np.nan, np.float32), start.copy()
+    flat = {name: array.ravel() for name, array in {"weights": weights, "x": x}.items()}
+    y_flat, z_flat = y.ravel(), z.ravel()
+    run_steps(0, terms=terms, **flat, y=y_flat, z=z_flat)
+    exact = weights.astype(float).T @ x.astype(float)
+    size = np.abs(weights.astype(float)).T @ np.abs(x.astype(float))
+    # a chain of fused multiply-adds rounds once a term: |error| <= terms 2^-24 sum |w x|
+    assert np.all(np.abs(y_flat.reshape(y.shape) - exact) <= terms * 2.0**-24 * size)
+    assert np.all(np.abs(z_flat.reshape(y.shape) - exact - start) <= terms * 2.0**-24 * (size + np.abs(start)))
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_layer_norm(offset: float) -> None:
+    rows = 37
+    x, gain = normal(rows, LANES, seed=4) + np.float32(offset), normal(rows, seed=5)
+    out = np.zeros(rows * LANES, np.float32)
+    run_steps(1, rows=rows, x=x.ravel(), gain=gain, y=out)
+    values = x.astype(float)
+    centred = values - values.mean(axis=0)
+    exact = centred / np.sqrt((centred**2).mean(axis=0) + 1e-5) * gain[:, None]
+    # an offset of 100 costs the digits that float32 spends on it
+    np.testing.assert_allclose(out.reshape(rows, LANES), exact, rtol=0, atol=3e-6 if offset == 0.0 else 2e-4)
+
+
+def test_layer_norm_of_equal_rows_is_zero() -> None:
+    rows = 8
+    out = np.ones(rows * LANES, np.float32)
+    run_steps(1, rows=rows, x=np.full(rows * LANES, 0.5, np.float32), gain=np.ones(rows, np.float32), y=out)
+    assert np.all(out == 0.0)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 5.0, 100.0])
+def test_lstm_cell(scale: float) -> None:
+    """Gates lie ``stride`` rows apart; saturated gates included."""
+    rows, stride = 9, 11
+    gates, cell = normal(4 * stride, LANES, seed=6, scale=scale), normal(rows, LANES, seed=7)
+    residual, hidden = normal(rows, LANES, seed=8), np.zeros(rows * LANES, np.float32)
+    new_cell, new_residual = cell.ravel().copy(), residual.ravel().copy()
+    run_steps(2, rows=rows, gates=gates.ravel(), cell=new_cell, hidden=hidden, residual=new_residual)
+    i, f, g, o = (gates.astype(float)[q * stride : q * stride + rows] for q in range(4))
+    c = special.expit(f) * cell + special.expit(i) * np.tanh(g)
+    h = special.expit(o) * np.tanh(c)
+    np.testing.assert_allclose(new_cell.reshape(rows, LANES), c, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(hidden.reshape(rows, LANES), h, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(new_residual.reshape(rows, LANES), residual + h, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 30.0, 1e4])
+def test_softmax_sums(scale: float) -> None:
+    rows = 256
+    z = normal(rows, LANES, seed=9, scale=scale)
+    sums = np.zeros(2 * LANES, np.float32)
+    run_steps(3, rows=rows, x=z.ravel(), sums=sums)
+    values = z.astype(float)
+    np.testing.assert_array_equal(sums[:LANES], z.max(axis=0))
+    exact = np.exp(values - values.max(axis=0)).sum(axis=0)
+    np.testing.assert_allclose(sums[LANES:], exact, rtol=4e-6)
