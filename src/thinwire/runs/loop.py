@@ -1,13 +1,14 @@
 """The loop: one step after another, hooks between them. It knows neither paper."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from thinwire.base.errors import InterruptedRunError
 
 State = TypeVar("State")
 
 
+@runtime_checkable
 class Hook(Protocol[State]):
     """Looks at the state after an update; may return a new one (a schedule), must not change it in place."""
 

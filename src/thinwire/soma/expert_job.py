@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from thinwire.base.errors import UserError
 from thinwire.base.seeds import stream_key
 from thinwire.config.fingerprint import fingerprint
 from thinwire.data.shards import ByteShards
@@ -177,6 +178,9 @@ def apply_record(
 
     The plateau rule looks at validations in its own rhythm alone, so that a run made longer later is the run that was
     planned that long.
+
+    Raises:
+        UserError: the decoder trains and the job's text is not the one the record was made on.
     """
     if isinstance(record, ValidationRecord):
         if record.update % job.config.validate_every:
@@ -193,6 +197,12 @@ def apply_record(
     batches = []
     if job.config.decoder == "trained":
         batches = [batch_of(job, update=record.update, accumulation=a) for a in range(job.config.accumulation)]
+        if _digest(batches) != record.batch_digest:
+            raise UserError(
+                f"the training text is not the one that update {record.update} was made on",
+                where=str(job.shards.folder),
+                fix="restore the data folder from a copy, or prepare it again from the same sources",
+            )
     moved = _move(
         job, state, record, gradient=gradient, batches=batches, implementation=implementation, threads=threads
     )

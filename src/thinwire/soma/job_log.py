@@ -34,7 +34,7 @@ def validation_line(job: ExpertJob, record: ValidationRecord, *, device_seconds:
     return line | _cost(job, record.update, device_seconds)
 
 
-def _cost(job: ExpertJob, update: int, device_seconds: float) -> dict[str, float]:
+def _cost(job: ExpertJob, update: int, device_seconds: float) -> dict[str, Any]:
     forwards = update * byte_forwards_per_update(job.config)
     return {"byte_forwards": forwards, "device_seconds": round(device_seconds, 3)}
 

@@ -83,14 +83,25 @@ def _unpack(payload: bytes) -> Record:
 
 
 def read(path: Path) -> ScalarLogContents:
-    """Raises UserError where a record in the middle is damaged, or the file is no scalar log."""
+    """Raises UserError where a record in the middle is damaged or missing, or the file is no scalar log."""
     payloads, good_bytes, torn_bytes = scan(path)
     if not payloads:
         return ScalarLogContents({}, [], good_bytes, torn_bytes)
     header = json.loads(payloads[0][1:]) if payloads[0][:1] == HEADER_KIND else {}
     if header.get("format") != FORMAT:
         raise UserError("this is not a scalar log", where=str(path), fix="restore the run folder from a copy")
-    return ScalarLogContents(header, [_unpack(payload) for payload in payloads[1:]], good_bytes, torn_bytes)
+    records = [_unpack(payload) for payload in payloads[1:]]
+    _check_order(records, path)
+    return ScalarLogContents(header, records, good_bytes, torn_bytes)
+
+
+def _check_order(records: list[Record], path: Path) -> None:
+    last = 0
+    for record in records:
+        if record.update != (last if isinstance(record, ValidationRecord) else last + 1):
+            what = f"the log goes from update {last} to {record.update}: records are missing or out of order"
+            raise UserError(what, where=str(path), fix="restore the log from a copy")
+        last = record.update
 
 
 class ScalarLog:
