@@ -70,14 +70,18 @@ class RunFolder:
         return JobFolder(self.root / "experts" / f"{index:03d}")
 
     def read_config(self) -> dict[str, Any]:
-        """``config.json``; raises UserError where this is no run folder."""
+        """``config.json``; raises UserError where this is no run folder, or the file is damaged."""
         if not self.config.is_file():
             raise UserError(
                 "this is not a run folder: it has no config.json",
                 where=str(self.root),
                 fix="give the folder that 'thinwire train ... --out' wrote",
             )
-        return read_json(self.config)
+        record = read_json(self.config)
+        if not isinstance(record, dict):
+            fix = "restore it from a copy"
+            raise UserError("config.json does not describe a run", where=str(self.config), fix=fix)
+        return record
 
 
 @contextmanager

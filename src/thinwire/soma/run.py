@@ -42,9 +42,9 @@ class SomaRun:
         """Raises UserError where ``root`` is no run folder, or one of another method."""
         folder = RunFolder(root)
         record = folder.read_config()
-        kind = record.get("kind") if isinstance(record, dict) else None
-        if kind != "soma":
-            raise UserError(f"this run is of kind '{kind}', not soma", where=str(folder.config), fix="give a SOMA run")
+        if record.get("kind") != "soma":
+            what = f"this run is of kind '{record.get('kind')}', not soma"
+            raise UserError(what, where=str(folder.config), fix="give a SOMA run")
         try:
             return cls(folder, str(record["preset"]), from_record(record["config"]))
         except (KeyError, TypeError, AttributeError) as error:
