@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -104,7 +104,7 @@ class Undisturbed:
 
 
 @pytest.fixture(scope="module")
-def jobs(tiny_run: Path, tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Undisturbed]]:
+def jobs(tiny_run: Path, tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Undisturbed]:
     from thinwire.soma.run import SomaRun
 
     run, made = SomaRun.open(tiny_run), {}
@@ -116,7 +116,7 @@ def jobs(tiny_run: Path, tiny_data: Path, tmp_path_factory: pytest.TempPathFacto
             writes.install(patch.setattr)
             train_job(job, folder)
         made[name] = Undisturbed(job, folder, writes.seen)
-    yield made
+    return made
 
 
 @pytest.fixture(params=JOBS)

@@ -1,0 +1,94 @@
+"""Does the same seed write the same bytes, from any prompt, and is the mixture what scoring says it is?"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from thinwire.soma.ensemble import Ensemble, load_ensemble, score_bytes
+from thinwire.soma.generate import CONTEXT_BYTES, REROUTE_BYTES, generate, sample_byte
+
+PROMPT = b"harbour anchor sailor rigging compass lantern seagull"
+OTHER = b" butter pepper skillet onion saucepan vinegar pastry garlic simmer kettle"
+
+
+@pytest.fixture(scope="module")
+def ensemble(tiny_run: Path) -> Ensemble:
+    return load_ensemble(tiny_run)
+
+
+def test_the_same_seed_writes_the_same_bytes(ensemble: Ensemble) -> None:
+    first, second = (generate(ensemble, PROMPT, num_bytes=40, seed=3) for _ in range(2))
+    assert first == second
+    assert first.prompt == PROMPT
+    assert len(first.text) == 40
+    assert generate(ensemble, PROMPT, num_bytes=40, seed=4).text != first.text
+
+
+def test_a_longer_sample_begins_with_the_shorter(ensemble: Ensemble) -> None:
+    assert generate(ensemble, PROMPT, num_bytes=50).text.startswith(generate(ensemble, PROMPT, num_bytes=20).text)
+
+
+def test_temperature_zero_takes_the_likeliest_byte_whatever_the_seed(ensemble: Ensemble) -> None:
+    first, second = (generate(ensemble, PROMPT, num_bytes=30, temperature=0.0, seed=seed).text for seed in (1, 2))
+    assert first == second
+    # The likeliest byte as scoring sees it, from the same prompt and experts.
+    scored = replace(ensemble, prefix_bytes=len(PROMPT) - 1)
+    candidates = [score_bytes(scored, PROMPT + bytes([byte]) + b".")[0] for byte in range(256)]
+    assert first[0] == int(np.argmax(candidates))
+
+
+def test_an_empty_prompt_starts_cold(ensemble: Ensemble) -> None:
+    """Too little to route by: experts by prior, likeliest first."""
+    written = generate(replace(ensemble, active_experts=2), b"", num_bytes=20)
+    (first_byte, experts, weights), *rest = written.experts
+    prior = ensemble.router.prior
+    assert (written.prompt, len(written.text), first_byte, rest) == (b"", 20, 0, [])
+    assert sorted(experts) == [0, 1]
+    np.testing.assert_allclose(weights, prior[experts], rtol=1e-12)
+
+
+def test_a_long_prompt_is_read_by_its_last_1024_bytes(ensemble: Ensemble) -> None:
+    tail = (PROMPT * 30)[-CONTEXT_BYTES:]
+    long, short = (generate(ensemble, prompt, num_bytes=30) for prompt in (OTHER * 20 + tail, tail))
+    assert long.text == short.text
+    assert len(long.prompt) > CONTEXT_BYTES
+
+
+def test_routing_once_keeps_its_experts_and_refreshing_asks_again(ensemble: Ensemble) -> None:
+    num_bytes = 2 * REROUTE_BYTES + 10
+    once = generate(ensemble, PROMPT, num_bytes=num_bytes, route="once")
+    refreshed = generate(ensemble, PROMPT, num_bytes=num_bytes, route="refresh")
+    assert [part[0] for part in once.experts] == [0]
+    assert [part[0] for part in refreshed.experts] == [0, REROUTE_BYTES, 2 * REROUTE_BYTES]
+    assert once.text[:REROUTE_BYTES] == refreshed.text[:REROUTE_BYTES]
+
+
+def test_different_subjects_go_to_different_experts(ensemble: Ensemble) -> None:
+    chosen = {generate(ensemble, prompt, num_bytes=1).experts[0][1][0] for prompt in (PROMPT, OTHER, b" verdict " * 9)}
+    assert chosen == {0, 1}
+
+
+@pytest.mark.parametrize("prompt", [b"\xff\xfe\x00\x80" * 20, b"\x00", bytes(range(256))])
+def test_any_bytes_are_a_prompt(ensemble: Ensemble, prompt: bytes) -> None:
+    assert len(generate(ensemble, prompt, num_bytes=5).text) == 5
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-8, 0.5, 1.0, 100.0])
+def test_sampling_inverts_the_cumulative_distribution(temperature: float) -> None:
+    probability = np.zeros(256)
+    probability[[10, 20, 30]] = [0.2, 0.5, 0.3]
+    drawn = [sample_byte(probability, temperature=temperature, uniform=u) for u in np.linspace(0, 1, 1001)[:-1]]
+    assert set(drawn) <= {10, 20, 30}
+    powers = np.exp(np.log([0.4, 1.0, 0.6]) / temperature)
+    expected = powers / powers.sum()
+    counts = np.array([drawn.count(byte) for byte in (10, 20, 30)])
+    np.testing.assert_allclose(counts / 1000, expected, atol=2e-3)
+
+
+def test_the_ends_of_the_unit_interval_are_bytes_that_can_occur() -> None:
+    probability = np.zeros(256)
+    probability[[7, 9]] = 0.5
+    assert sample_byte(probability, temperature=1.0, uniform=0.0) == 7
+    assert sample_byte(probability, temperature=1.0, uniform=np.nextafter(1.0, 0.0)) == 9
