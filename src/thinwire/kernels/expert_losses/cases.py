@@ -1,4 +1,4 @@
-"""The shapes on which every implementation is compared with FP64; the benchmark times those marked so."""
+"""The shapes on which every implementation is compared with FP64, and those that the benchmark times."""
 
 from typing import Literal, NamedTuple
 
@@ -14,7 +14,6 @@ class LossCase(NamedTuple):
     Attributes:
         weights: ``usual``: near initialisation; ``extreme``: gains and weights so large that every gate saturates.
         text: ``mixed`` random bytes; ``constant``: all bytes equal.
-        bench: whether the benchmark times it.
     """
 
     name: str
@@ -25,7 +24,6 @@ class LossCase(NamedTuple):
     epsilon: float = 1e-3
     weights: Literal["usual", "extreme"] = "usual"
     text: Literal["mixed", "constant"] = "mixed"
-    bench: Literal["yes", "no"] = "no"
 
 
 CASES = (
@@ -36,8 +34,15 @@ CASES = (
     LossCase("projections", ExpertShape(width=12, depth=1, embed_width=20), 4, 10, 2),
     LossCase("all bytes equal", ExpertShape(width=16, embed_width=16), 4, 16, 2, text="constant"),
     LossCase("extreme weights", ExpertShape(width=16, embed_width=16), 4, 16, 2, weights="extreme"),
-    LossCase("paper, d = 32, small batch", ExpertShape(width=32), 16, 64, 2, bench="yes"),
+    LossCase("paper, d = 32, small batch", ExpertShape(width=32), 16, 64, 2),
     LossCase("small radius", ExpertShape(width=32), 16, 32, 2, epsilon=1e-5),
+)
+
+# The paper's width at equal work: few directions on many windows, many on few, and fewer windows than lanes.
+BENCH_CASES = (
+    LossCase("d = 32, T = 256, 16 directions x 64 windows", ExpertShape(width=32), 64, 256, 16),
+    LossCase("d = 32, T = 256, 64 directions x 16 windows", ExpertShape(width=32), 16, 256, 64),
+    LossCase("d = 32, T = 256, 64 directions x 4 windows", ExpertShape(width=32), 4, 256, 64),
 )
 
 
