@@ -11,6 +11,7 @@ from scipy import special
 from thinwire.kernels.lane_rows import (
     LANES,
     TILE_ROWS,
+    gather_entries,
     gelu,
     gemm_add,
     gemm_set,
@@ -30,6 +31,7 @@ from thinwire.kernels.vector_ir import (
 )
 
 BOUND = 4e-7  # relative; stated in vector_ir
+ONE = (0,)  # one set of weights in all lanes
 
 
 def _emit_exp(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
@@ -67,41 +69,41 @@ sigmoid_rows = buffers_intrinsic(1, 1, _emit_sigmoid)
 
 @njit(nogil=True)
 def _exp(x, rows):  # type: ignore[no-untyped-def]
-    exp_rows(x, 0, rows)
+    exp_rows(ONE, x, 0, rows)
 
 
 @njit(nogil=True)
 def _tanh(x, rows):  # type: ignore[no-untyped-def]
-    tanh_rows(x, 0, rows)
+    tanh_rows(ONE, x, 0, rows)
 
 
 @njit(nogil=True)
 def _erf(x, rows):  # type: ignore[no-untyped-def]
-    erf_rows(x, 0, rows)
+    erf_rows(ONE, x, 0, rows)
 
 
 @njit(nogil=True)
 def _sigmoid(x, rows):  # type: ignore[no-untyped-def]
-    sigmoid_rows(x, 0, rows)
+    sigmoid_rows(ONE, x, 0, rows)
 
 
 @njit(nogil=True)
 def _gelu(x, rows):  # type: ignore[no-untyped-def]
-    gelu(x, 0, rows)
+    gelu(ONE, x, 0, rows)
 
 
 @njit(nogil=True)
 def _steps(start_from, weights, x, y, z, gain, gates, cell, hidden, residual, sums, terms, rows):  # type: ignore[no-untyped-def]
     """Every remaining step once, so that one compilation serves its tests."""
     if start_from == 0:
-        gemm_set(weights, 0, x, 0, y, 0, terms)
-        gemm_add(weights, 0, x, 0, z, 0, terms)
+        gemm_set(ONE, weights, 0, x, 0, y, 0, terms)
+        gemm_add(ONE, weights, 0, x, 0, z, 0, terms)
     elif start_from == 1:
-        layer_norm(x, 0, gain, 0, y, 0, rows)
+        layer_norm(ONE, x, 0, gain, 0, y, 0, rows)
     elif start_from == 2:
-        lstm_cell(gates, 0, cell, 0, hidden, 0, residual, 0, rows, rows + 2)
+        lstm_cell(ONE, gates, 0, cell, 0, hidden, 0, residual, 0, rows, rows + 2)
     else:
-        softmax_sums(x, 0, sums, 0, rows)
+        softmax_sums(ONE, x, 0, sums, 0, rows)
 
 
 def apply(kernel: Any, x: np.ndarray) -> np.ndarray:
@@ -263,3 +265,36 @@ def test_softmax_sums(scale: float) -> None:
     np.testing.assert_array_equal(sums[:LANES], z.max(axis=0))
     exact = np.exp(values - values.max(axis=0)).sum(axis=0)
     np.testing.assert_allclose(sums[LANES:], exact, rtol=4e-6)
+
+
+@njit(nogil=True)
+def _gather(positions, table, out, blocks):  # type: ignore[no-untyped-def]
+    gather_entries(ONE, positions, 0, table, 0, out, 0, blocks)
+
+
+def test_gathered_rows_are_the_table_entries_transposed() -> None:
+    table = np.arange(40 * 48, dtype=np.float32)
+    positions = np.array([48 * entry for entry in (3, 0, 39, 7, 7, 12, 1, 2, 38, 20, 21, 22, 5, 30, 31, 9)], np.int32)
+    out = np.zeros(32 * LANES, np.float32)
+    _gather(positions, table, out, 2)
+    expected = np.stack([table[position : position + 32] for position in positions], axis=1)
+    np.testing.assert_array_equal(out.reshape(32, LANES), expected)
+
+
+@njit(nogil=True)
+def _mixed_gemm(mix, weights, x, y, terms):  # type: ignore[no-untyped-def]
+    gemm_set(mix, weights, 0, x, 0, y, 0, terms)
+
+
+@pytest.mark.parametrize("directions", [1, 2, 4, 8, 16])
+def test_a_lane_of_a_shared_tile_has_the_bits_of_its_direction_alone(directions: int) -> None:
+    generator = np.random.default_rng(directions)
+    terms = 5
+    weights = generator.standard_normal((directions, terms * TILE_ROWS)).astype(np.float32)
+    x = generator.standard_normal(terms * LANES).astype(np.float32)
+    mixed, alone = (np.zeros(TILE_ROWS * LANES, np.float32) for _ in range(2))
+    _mixed_gemm((0,) * directions, np.ascontiguousarray(weights.T).ravel(), x, mixed, terms)
+    for direction in range(directions):
+        _mixed_gemm(ONE, weights[direction], x, alone, terms)
+        lanes = slice(direction, None, directions)
+        np.testing.assert_array_equal(mixed.reshape(-1, LANES)[:, lanes], alone.reshape(-1, LANES)[:, lanes])

@@ -18,6 +18,7 @@ from thinwire.kernels.lane_layout import BlockOffsets, Sizes
 from thinwire.kernels.lane_rows import (
     LANES,
     TILE_ROWS,
+    gather_entries,
     gelu,
     gemm_add,
     gemm_set,
@@ -86,53 +87,50 @@ def pack_weights(flat: np.ndarray, sizes: Sizes, packed: np.ndarray) -> None:
 
 @njit(cache=True, nogil=True)
 @no_type_check
-def build_table(packed: np.ndarray, decoder: np.ndarray, sizes: Sizes, table: np.ndarray, scratch: np.ndarray) -> None:
-    """For every byte: the residual stream's start [d], then block 1's input part of the gates [4 d_pad]."""
-    d, d_pad, embed = sizes.width, sizes.width_pad, sizes.embed
-    gate_rows = 4 * d_pad
+def build_table(
+    mix: tuple[int, ...],
+    packed: np.ndarray,
+    decoder: np.ndarray,
+    sizes: Sizes,
+    table: np.ndarray,
+    scratch: np.ndarray,
+) -> None:
+    """For every byte and direction: the residual stream's start [d_pad], then block 1's input part of the gates.
+
+    Entry (byte, direction) begins at ``(byte * directions + direction) * entry_floats``.
+    """
+    d, d_pad, embed, directions = sizes.width, sizes.width_pad, sizes.embed, len(mix)
     at = block_offsets(sizes, 0)
-    normal = d_pad * LANES
-    gates = normal + d_pad * LANES
+    gates = d_pad * LANES
+    normal = (sizes.entry_floats + sizes.hidden_pad) * LANES
+    embedded = normal + scratch_rows(sizes) * LANES
     project_in = sizes.depth * sizes.block_floats + (d + GAIN_PAD - 1) // GAIN_PAD * GAIN_PAD + sizes.embed_pad * d
-    row_floats = d + gate_rows
-    for group in range(VOCABULARY // LANES):
-        source = VOCABULARY * embed + group * embed * LANES
+    per_group = LANES // directions
+    for first in range(0, VOCABULARY, per_group):
+        target = embedded if sizes.has_projections else 0
+        for r in range(embed):
+            for lane in range(LANES):
+                byte = first + lane // directions
+                scratch[target + r * LANES + lane] = decoder[(VOCABULARY + byte) * embed + r]
         if sizes.has_projections:
             for tile in range(d_pad // TILE_ROWS):
                 weights = project_in + tile * embed * TILE_ROWS
-                gemm_set(packed, weights, decoder, source, scratch, tile * TILE_ROWS * LANES, embed)
-        else:
-            scratch[: d * LANES] = decoder[source : source + d * LANES]
-        layer_norm(scratch, 0, packed, at.lstm_norm, scratch, normal, d)
-        for tile in range(gate_rows // TILE_ROWS):
+                gemm_set(mix, packed, weights, scratch, embedded, scratch, tile * TILE_ROWS * LANES, embed)
+        layer_norm(mix, scratch, 0, packed, at.lstm_norm, scratch, normal, d)
+        for tile in range(4 * d_pad // TILE_ROWS):
             # The tile's first d terms are the input weights; its last d, the hidden ones, wait for the time loop.
             weights = at.lstm + tile * 2 * d * TILE_ROWS
-            gemm_set(packed, weights, scratch, normal, scratch, gates + tile * TILE_ROWS * LANES, d)
+            gemm_set(mix, packed, weights, scratch, normal, scratch, gates + tile * TILE_ROWS * LANES, d)
         for lane in range(LANES):
-            row = (group * LANES + lane) * row_floats
-            for r in range(d):
-                table[row + r] = scratch[r * LANES + lane]
-            for r in range(gate_rows):
-                table[row + d + r] = scratch[gates + r * LANES + lane]
-
-
-@njit(cache=True, nogil=True)
-@no_type_check
-def _load_bytes(
-    tokens: np.ndarray, table: np.ndarray, sizes: Sizes, scratch: np.ndarray, residual: int, gates: int
-) -> None:
-    row_floats = sizes.width + 4 * sizes.width_pad
-    for lane in range(LANES):
-        row = np.int64(tokens[lane]) * row_floats
-        for r in range(sizes.width):
-            scratch[residual + r * LANES + lane] = table[row + r]
-        for r in range(4 * sizes.width_pad):
-            scratch[gates + r * LANES + lane] = table[row + sizes.width + r]
+            entry = (first * directions + lane) * sizes.entry_floats
+            for r in range(5 * d_pad):
+                table[entry + r] = scratch[r * LANES + lane]
 
 
 @njit(cache=True, nogil=True)
 @no_type_check
 def forward_lanes(
+    mix: tuple[int, ...],
     packed: np.ndarray,
     table: np.ndarray,
     decoder: np.ndarray,
@@ -146,7 +144,8 @@ def forward_lanes(
     """Log-probabilities of the next byte on 16 lanes.
 
     Args:
-        packed, table: of ``pack_weights`` and ``build_table``.
+        mix: as long as the number of directions that share the lanes; lane l belongs to direction l % len(mix).
+        packed, table: of ``pack_weights`` (directions interleaved) and ``build_table``.
         decoder: of ``pack_decoder``.
         tokens: uint8 [T + 1, 16].
         state: float32, hidden and cell rows of every block; zero at the start of a window, carried on otherwise.
@@ -154,18 +153,21 @@ def forward_lanes(
         hidden_out: float32 [T, d_E, 16] to receive the decoder's inputs, or [0, 0, 0].
         log_probability: float64 [T, 16], log p(byte t + 1 | bytes 0..t).
     """
-    d, d_pad, embed = sizes.width, sizes.width_pad, sizes.embed
-    residual = 0
-    gates = residual + d_pad * LANES
-    mlp = gates + 4 * d_pad * LANES
+    d, d_pad, embed, directions = sizes.width, sizes.width_pad, sizes.embed, len(mix)
+    shared = (0,)
+    residual, gates = 0, d_pad * LANES
+    mlp = sizes.entry_floats * LANES
     normal = mlp + sizes.hidden_pad * LANES
-    projected = normal + (scratch_rows(sizes)) * LANES
-    logits = projected + (scratch_rows(sizes)) * LANES
+    projected = normal + scratch_rows(sizes) * LANES
+    logits = logits_offset(sizes)
     sums = logits + VOCABULARY * LANES
     final = sizes.depth * sizes.block_floats
     project_out = final + (d + GAIN_PAD - 1) // GAIN_PAD * GAIN_PAD
+    entries = np.empty(LANES, np.int32)
     for t in range(tokens.shape[0] - 1):
-        _load_bytes(tokens[t], table, sizes, scratch, residual, gates)
+        for lane in range(LANES):
+            entries[lane] = (tokens[t, lane] * directions + lane % directions) * sizes.entry_floats
+        gather_entries(shared, entries, 0, table, 0, scratch, residual, sizes.entry_floats // LANES)
         for block in range(sizes.depth):
             at = block_offsets(sizes, block)
             # A block's state: d rows of normalised input, d rows of hidden state right behind, then d_pad cell rows.
@@ -175,37 +177,37 @@ def forward_lanes(
             if block == 0:
                 for tile in range(4 * d_pad // TILE_ROWS):
                     weights = at.lstm + (tile * 2 * d + d) * TILE_ROWS
-                    gemm_add(packed, weights, state, hidden, scratch, gates + tile * TILE_ROWS * LANES, d)
+                    gemm_add(mix, packed, weights, state, hidden, scratch, gates + tile * TILE_ROWS * LANES, d)
             else:
-                layer_norm(scratch, residual, packed, at.lstm_norm, state, inputs, d)
+                layer_norm(mix, scratch, residual, packed, at.lstm_norm, state, inputs, d)
                 for tile in range(4 * d_pad // TILE_ROWS):
                     weights = at.lstm + tile * 2 * d * TILE_ROWS
-                    gemm_set(packed, weights, state, inputs, scratch, gates + tile * TILE_ROWS * LANES, 2 * d)
-            lstm_cell(scratch, gates, state, cell, state, hidden, scratch, residual, d, d_pad)
-            layer_norm(scratch, residual, packed, at.mlp_norm, scratch, normal, d)
+                    gemm_set(mix, packed, weights, state, inputs, scratch, gates + tile * TILE_ROWS * LANES, 2 * d)
+            lstm_cell(shared, scratch, gates, state, cell, state, hidden, scratch, residual, d, d_pad)
+            layer_norm(mix, scratch, residual, packed, at.mlp_norm, scratch, normal, d)
             for tile in range(sizes.hidden_pad // TILE_ROWS):
                 weights = at.mlp_up + tile * d * TILE_ROWS
-                gemm_set(packed, weights, scratch, normal, scratch, mlp + tile * TILE_ROWS * LANES, d)
-            gelu(scratch, mlp, sizes.hidden)
+                gemm_set(mix, packed, weights, scratch, normal, scratch, mlp + tile * TILE_ROWS * LANES, d)
+            gelu(shared, scratch, mlp, sizes.hidden)
             for tile in range(d_pad // TILE_ROWS):
                 weights = at.mlp_down + tile * sizes.hidden * TILE_ROWS
                 output = residual + tile * TILE_ROWS * LANES
-                gemm_add(packed, weights, scratch, mlp, scratch, output, sizes.hidden)
-        layer_norm(scratch, residual, packed, final, scratch, normal, d)
+                gemm_add(mix, packed, weights, scratch, mlp, scratch, output, sizes.hidden)
+        layer_norm(mix, scratch, residual, packed, final, scratch, normal, d)
         source = normal
         if sizes.has_projections:
             source = projected
             for tile in range(sizes.embed_pad // TILE_ROWS):
                 weights = project_out + tile * d * TILE_ROWS
-                gemm_set(packed, weights, scratch, normal, scratch, projected + tile * TILE_ROWS * LANES, d)
+                gemm_set(mix, packed, weights, scratch, normal, scratch, projected + tile * TILE_ROWS * LANES, d)
         if hidden_out.shape[0] > 0:
             for r in range(embed):
                 for lane in range(LANES):
                     hidden_out[t, r, lane] = scratch[source + r * LANES + lane]
         for tile in range(VOCABULARY // TILE_ROWS):
             weights = tile * embed * TILE_ROWS
-            gemm_set(decoder, weights, scratch, source, scratch, logits + tile * TILE_ROWS * LANES, embed)
-        softmax_sums(scratch, logits, scratch, sums, VOCABULARY)
+            gemm_set(shared, decoder, weights, scratch, source, scratch, logits + tile * TILE_ROWS * LANES, embed)
+        softmax_sums(shared, scratch, logits, scratch, sums, VOCABULARY)
         for lane in range(LANES):
             target = scratch[logits + np.int64(tokens[t + 1, lane]) * LANES + lane]
             top, total = scratch[sums + lane], scratch[sums + LANES + lane]
@@ -222,4 +224,4 @@ def scratch_rows(sizes: Sizes) -> int:
 @no_type_check
 def logits_offset(sizes: Sizes) -> int:
     """Where ``forward_lanes`` leaves the last logits [256, 16] in its scratch."""
-    return (5 * sizes.width_pad + sizes.hidden_pad + 2 * scratch_rows(sizes)) * LANES
+    return (sizes.entry_floats + sizes.hidden_pad + 2 * scratch_rows(sizes)) * LANES

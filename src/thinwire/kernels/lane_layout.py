@@ -28,7 +28,7 @@ class Sizes(NamedTuple):
     num_parameters: int
     block_floats: int
     packed_floats: int
-    table_floats: int
+    entry_floats: int
     state_floats: int
     scratch_floats: int
 
@@ -54,9 +54,9 @@ def sizes_of(shape: ExpertShape) -> Sizes:
     gain_pad = pad(d, CACHE_LINE_FLOATS)
     block = 2 * gain_pad + NUM_GATES * d_pad * 2 * d + hidden_pad * d + d_pad * hidden
     packed = shape.depth * block + gain_pad + embed_pad * d + d_pad * embed
-    table = VOCABULARY * (NUM_GATES * d_pad + d)
+    entry = pad((1 + NUM_GATES) * d_pad, LANES)
     state = shape.depth * (2 * d_pad + d_pad) * LANES
-    scratch = (d_pad + NUM_GATES * d_pad + hidden_pad + 2 * pad(max(d, embed), TILE_ROWS) + VOCABULARY + 2) * LANES
+    rows = entry + hidden_pad + 2 * max(d_pad, embed_pad) + VOCABULARY + 2
     return Sizes(
         width=d,
         width_pad=d_pad,
@@ -69,9 +69,9 @@ def sizes_of(shape: ExpertShape) -> Sizes:
         num_parameters=shape.num_parameters,
         block_floats=block,
         packed_floats=pad(packed, CACHE_LINE_FLOATS),
-        table_floats=pad(table, CACHE_LINE_FLOATS),
+        entry_floats=entry,
         state_floats=pad(state, CACHE_LINE_FLOATS),
-        scratch_floats=pad(scratch, CACHE_LINE_FLOATS),
+        scratch_floats=rows * LANES,
     )
 
 
@@ -83,16 +83,29 @@ def aligned_floats(count: int) -> np.ndarray:
 
 
 def pack_decoder(decoder: np.ndarray, *, sizes: Sizes) -> np.ndarray:
-    """E [256, d_E] as tiles for the output GEMM, followed by E transposed by 16 bytes for the input table."""
+    """E [256, d_E] as tiles for the output GEMM, followed by E itself for the input table."""
     packed = aligned_floats(2 * VOCABULARY * sizes.embed)
     half = VOCABULARY * sizes.embed
     packed[:half] = decoder.reshape(-1, TILE_ROWS, sizes.embed).transpose(0, 2, 1).ravel()
-    packed[half:] = decoder.reshape(-1, LANES, sizes.embed).transpose(0, 2, 1).ravel()
+    packed[half:] = decoder.ravel()
     return packed
 
 
-def lane_tokens(windows: np.ndarray) -> np.ndarray:
-    """uint8 [B, T + 1] -> uint8 [groups, T + 1, 16]: one window a lane; lanes past B repeat the last window."""
+def directions_per_group(num_windows: int) -> int:
+    """How many directions share the 16 lanes, so that a batch smaller than 16 leaves none idle."""
+    directions = 1
+    while 2 * directions * num_windows <= LANES:
+        directions *= 2
+    return directions
+
+
+def lane_tokens(windows: np.ndarray, *, directions: int = 1) -> np.ndarray:
+    """uint8 [B, T + 1] -> uint8 [groups, T + 1, 16]: lane w * directions + j reads window w for direction j.
+
+    Lanes past B repeat the last window.
+    """
     num_windows, length = windows.shape
-    padded = np.concatenate([windows, np.repeat(windows[-1:], -num_windows % LANES, axis=0)])
-    return np.ascontiguousarray(padded.reshape(-1, LANES, length).transpose(0, 2, 1))
+    per_group = LANES // directions
+    padded = np.concatenate([windows, np.repeat(windows[-1:], -num_windows % per_group, axis=0)])
+    lanes = np.repeat(padded, directions, axis=0)
+    return np.ascontiguousarray(lanes.reshape(-1, LANES, length).transpose(0, 2, 1))

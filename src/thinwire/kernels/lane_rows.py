@@ -1,6 +1,7 @@
 """The steps of an expert on 16 lanes, as Numba intrinsics: GEMM tile, layer norm, LSTM cell, GELU, softmax sums.
 
-Each takes (array, offset) pairs, then counts.  See ``vector_ir`` for the arithmetic and ``lane_forward`` for the order.
+Each takes the mix of directions in the lanes, (array, offset) pairs, then counts.  See ``vector_ir`` for the
+arithmetic and ``lane_forward`` for the order.
 """
 
 from typing import Any
@@ -11,12 +12,15 @@ from thinwire.kernels.vector_ir import (
     ERF_LIMIT,
     ERF_P,
     ERF_Q,
+    EXP_LOW,
+    INT32,
     INT64,
     LANES,
     LAYER_NORM_EPSILON,
     TANH_LIMIT,
     TANH_P,
     TANH_Q,
+    VECTOR_INT,
     Lanes,
     buffers_intrinsic,
     row_number,
@@ -37,7 +41,7 @@ def _emit_gemm(lanes: Lanes, buffers: list[Any], counts: list[Any], *, start_fro
         x_row = x.row(k)
         base = lanes.builder.mul(k, ir.Constant(INT64, TILE_ROWS))
         return [
-            lanes.fma(weights.splat(lanes.builder.add(base, r)), x_row, total)
+            lanes.fma(weights.weight(lanes.builder.add(base, r)), x_row, total)
             for r, total in zip(rows, sums, strict=True)
         ]
 
@@ -72,7 +76,7 @@ def _emit_layer_norm(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> Non
 
     def write(r: Any, _: list[Any]) -> list[Any]:
         normal = b.fmul(b.fsub(x.row(r), mean), scale)
-        out.store(r, b.fmul(normal, gain.splat(r)))
+        out.store(r, b.fmul(normal, gain.weight(r)))
         return []
 
     lanes.loop(num_rows, [], write)
@@ -127,13 +131,35 @@ def _emit_softmax_sums(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> N
     (num_rows,) = counts
     b = lanes.builder
     (top,) = lanes.loop(num_rows, [lanes.constant(-3.0e38)], lambda r, s: [lanes.maximum(z.row(r), s[0])])
+    low = lanes.constant(EXP_LOW)
 
     def add(r: Any, carried: list[Any]) -> list[Any]:
-        return [b.fadd(carried[0], lanes.exp(b.fsub(z.row(r), top)))]
+        return [b.fadd(carried[0], lanes.exp_in_range(lanes.maximum(low, b.fsub(z.row(r), top))))]
 
     (total,) = lanes.loop(num_rows, [lanes.constant(0.0)], add)
     out.store(row_number(0), top)
     out.store(row_number(1), total)
+
+
+def _emit_gather(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
+    """Row r of out = number r of each lane's table entry: 16 entries are read 16 numbers at a time and transposed.
+
+    ``positions``, int32 [16], says where each lane's entry begins in the table.
+    """
+    positions, table, out = buffers
+    (num_blocks,) = counts
+    b = lanes.builder
+    where = b.bitcast(positions.row(row_number(0)), VECTOR_INT)
+    starts = [b.sext(b.extract_element(where, ir.Constant(INT32, lane)), INT64) for lane in range(LANES)]
+
+    def block(index: Any, _: list[Any]) -> list[Any]:
+        first = b.mul(index, ir.Constant(INT64, LANES))
+        columns = lanes.transpose([table.vector_at(b.add(start, first)) for start in starts])
+        for r, column in enumerate(columns):
+            out.store(b.add(first, row_number(r)), column)
+        return []
+
+    lanes.loop(num_blocks, [], block)
 
 
 gemm_set = buffers_intrinsic(3, 1, _emit_gemm_set)
@@ -142,10 +168,12 @@ layer_norm = buffers_intrinsic(3, 1, _emit_layer_norm)
 lstm_cell = buffers_intrinsic(4, 2, _emit_lstm_cell)
 gelu = buffers_intrinsic(1, 1, _emit_gelu)
 softmax_sums = buffers_intrinsic(2, 1, _emit_softmax_sums)
+gather_entries = buffers_intrinsic(3, 1, _emit_gather)
 
 __all__ = [
     "LANES",
     "TILE_ROWS",
+    "gather_entries",
     "gelu",
     "gemm_add",
     "gemm_set",

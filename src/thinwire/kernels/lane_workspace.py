@@ -1,10 +1,10 @@
-"""What does one thread need to run experts on lanes?  Buffers whose size depends on neither directions nor batch."""
+"""What does one thread need to run experts on lanes?  Buffers for as many directions as share the lanes."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from thinwire.kernels.lane_layout import Sizes, aligned_floats
+from thinwire.kernels.lane_layout import VOCABULARY, Sizes, aligned_floats
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class LaneWorkspace:
     log_probability: np.ndarray
 
     @classmethod
-    def for_sizes(cls, sizes: Sizes, *, input_bytes: int) -> "LaneWorkspace":
+    def for_sizes(cls, sizes: Sizes, *, input_bytes: int, directions: int = 1) -> "LaneWorkspace":
         return cls(
             flat=aligned_floats(sizes.num_parameters),
-            packed=aligned_floats(sizes.packed_floats),
-            table=aligned_floats(sizes.table_floats),
+            packed=aligned_floats(directions * sizes.packed_floats),
+            table=aligned_floats(directions * VOCABULARY * sizes.entry_floats),
             state=aligned_floats(sizes.state_floats),
             scratch=aligned_floats(sizes.scratch_floats),
             log_probability=np.zeros((input_bytes, 16)),

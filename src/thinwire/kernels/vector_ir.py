@@ -26,6 +26,7 @@ VECTOR, VECTOR_INT = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 EXP_COEFFICIENTS = (1.0, 1.0, 0.49999992, 0.166664202, 0.0416682257, 0.00837481629, 0.00138368408)
 EXP_LOW, EXP_HIGH = -87.0, 88.0
 LOG2_E, LN2_HIGH, LN2_LOW = 1.44269504, 0.693145752, 1.42860677e-6
+ROUNDING_SHIFT = 12582912.0
 TANH_LIMIT = 9.0
 TANH_P = (0.999999979, 0.13381039, 0.00349560325, 2.06093005e-05, 1.33549081e-08)
 TANH_Q = (1.0, 0.467143546, 0.0258770417, 0.000328565821, 7.77667094e-07)
@@ -55,6 +56,28 @@ class Lanes:
         first = self.builder.insert_element(ir.Constant(VECTOR, ir.Undefined), scalar, ir.Constant(INT32, 0))
         mask = ir.Constant(VECTOR_INT, [0] * LANES)
         return self.builder.shuffle_vector(first, ir.Constant(VECTOR, ir.Undefined), mask)
+
+    def spread(self, pointer: Any, count: int) -> Any:
+        """``count`` numbers repeated over the lanes: one a direction, where ``count`` directions share the lanes."""
+        if count == 1:
+            return self.splat(self.builder.load(pointer))
+        few = ir.VectorType(FLOAT, count)
+        load = self.builder.load(self.builder.bitcast(pointer, few.as_pointer()))
+        load.align = 4
+        mask = ir.Constant(VECTOR_INT, [lane % count for lane in range(LANES)])
+        return self.builder.shuffle_vector(load, ir.Constant(few, ir.Undefined), mask)
+
+    def transpose(self, rows: list[Any]) -> list[Any]:
+        """16 vectors of 16: element j of vector i becomes element i of vector j."""
+        for step in (8, 4, 2, 1):
+            low = [k if not k & step else LANES + k - step for k in range(LANES)]
+            high = [k + step if not k & step else LANES + k for k in range(LANES)]
+            for i in range(LANES):
+                if not i & step:
+                    pair = rows[i], rows[i + step]
+                    rows[i] = self.builder.shuffle_vector(*pair, ir.Constant(VECTOR_INT, low))
+                    rows[i + step] = self.builder.shuffle_vector(*pair, ir.Constant(VECTOR_INT, high))
+        return rows
 
     def _call(self, name: str, *arguments: Any) -> Any:
         kind = ir.FunctionType(VECTOR, [VECTOR] * len(arguments))
@@ -91,14 +114,22 @@ class Lanes:
 
     def exp(self, x: Any) -> Any:
         """exp(x) for x in [-87, 88], clamped outside, NaN for NaN; callers with a narrower range clamp themselves."""
+        return self.exp_in_range(self.minimum(self.constant(EXP_HIGH), self.maximum(self.constant(EXP_LOW), x)))
+
+    def exp_in_range(self, x: Any) -> Any:
+        """exp(x) where x is known to lie in [-87, 88].
+
+        x = n ln 2 + r: adding 1.5 * 2^23 leaves n in the last bits of the sum, from where a shift moves it into the
+        exponent field.
+        """
         b = self.builder
-        x = self.minimum(self.constant(EXP_HIGH), self.maximum(self.constant(EXP_LOW), x))
-        n = self.rint(b.fmul(x, self.constant(LOG2_E)))
+        shifted = self.fma(x, self.constant(LOG2_E), self.constant(ROUNDING_SHIFT))
+        n = b.fsub(shifted, self.constant(ROUNDING_SHIFT))
         r = self.fma(n, self.constant(-LN2_HIGH), x)
         r = self.fma(n, self.constant(-LN2_LOW), r)
-        exponent = b.add(b.fptosi(n, VECTOR_INT), ir.Constant(VECTOR_INT, [127] * LANES))
-        power = b.bitcast(b.shl(exponent, ir.Constant(VECTOR_INT, [23] * LANES)), VECTOR)
-        return b.fmul(self.polynomial(r, EXP_COEFFICIENTS), power)
+        exponent = b.shl(b.bitcast(shifted, VECTOR_INT), ir.Constant(VECTOR_INT, [23] * LANES))
+        power = b.bitcast(self.polynomial(r, EXP_COEFFICIENTS), VECTOR_INT)
+        return b.bitcast(b.add(power, exponent), VECTOR)
 
     def ratio(self, x: Any, limit: float, p: Sequence[float], q: Sequence[float]) -> tuple[Any, Any]:
         """Numerator and denominator of x P(x^2) / Q(x^2), so that a caller can share the division."""
@@ -109,7 +140,7 @@ class Lanes:
     def one_plus_exp_minus(self, x: Any) -> Any:
         """1 + exp(-x), the reciprocal of sigmoid(x)."""
         x = self.clamp(x, SIGMOID_LIMIT)
-        return self.builder.fadd(self.constant(1.0), self.exp(self.builder.fneg(x)))
+        return self.builder.fadd(self.constant(1.0), self.exp_in_range(self.builder.fneg(x)))
 
     def loop(self, count: Any, initial: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
         """``for i in range(count)`` (count >= 1) with values carried in registers; returns their last values."""
@@ -135,30 +166,39 @@ class Lanes:
 
 
 class Buffer:
-    """A float32 array at an offset, inside an intrinsic."""
+    """A float32 array at an offset, inside an intrinsic: rows of 16 lanes, or weights of the lanes' directions."""
 
-    def __init__(self, lanes: Lanes, pointer: Any, offset: Any) -> None:
-        self.lanes, self.builder = lanes, lanes.builder
-        self.pointer = self.builder.gep(pointer, [offset])
+    def __init__(self, lanes: Lanes, pointer: Any, *, offset: Any, directions: int) -> None:
+        self.lanes, self.builder, self.directions = lanes, lanes.builder, directions
+        self._start, self._offset = pointer, offset
 
-    def _at(self, index: Any) -> Any:
-        return self.builder.gep(self.pointer, [index])
+    def _row(self, row: Any) -> Any:
+        index = self.builder.add(self._offset, self.builder.mul(row, ir.Constant(INT64, LANES)))
+        return self.builder.bitcast(self.builder.gep(self._start, [index]), VECTOR.as_pointer())
 
     def row(self, row: Any) -> Any:
         """The vector of row ``row``."""
-        position = self._at(self.builder.mul(row, ir.Constant(INT64, LANES)))
+        load = self.builder.load(self._row(row))
+        load.align = 4
+        return load
+
+    def vector_at(self, index: Any) -> Any:
+        """16 consecutive numbers."""
+        position = self.builder.gep(self._start, [self.builder.add(self._offset, index)])
         load = self.builder.load(self.builder.bitcast(position, VECTOR.as_pointer()))
         load.align = 4
         return load
 
     def store(self, row: Any, value: Any) -> None:
-        position = self._at(self.builder.mul(row, ir.Constant(INT64, LANES)))
-        store = self.builder.store(value, self.builder.bitcast(position, VECTOR.as_pointer()))
+        store = self.builder.store(value, self._row(row))
         store.align = 4
 
-    def splat(self, index: Any) -> Any:
-        """One number in every lane."""
-        return self.lanes.splat(self.builder.load(self._at(index)))
+    def weight(self, index: Any) -> Any:
+        """Weight ``index`` of each direction, in that direction's lanes."""
+        position = self.builder.add(self._offset, index)
+        if self.directions > 1:
+            position = self.builder.mul(position, ir.Constant(INT64, self.directions))
+        return self.lanes.spread(self.builder.gep(self._start, [position]), self.directions)
 
 
 def row_number(value: int) -> Any:
@@ -166,18 +206,21 @@ def row_number(value: int) -> Any:
 
 
 def buffers_intrinsic(num_buffers: int, num_counts: int, emit: Callable[..., None]) -> Any:
-    """An intrinsic ``f(buffer, offset, ..., count, ...)`` whose body ``emit(lanes, buffers, counts)`` writes."""
+    """An intrinsic ``f(mix, buffer, offset, ..., count, ...)`` whose body ``emit(lanes, buffers, counts)`` writes.
+
+    ``mix`` is a tuple as long as the number of directions that share the lanes, so the compiler knows it.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        lanes = Lanes(builder)
+        lanes, directions = Lanes(builder), len(signature.args[0])
         buffers = []
-        for index in range(num_buffers):
-            array = context.make_array(signature.args[2 * index])(context, builder, arguments[2 * index])
-            buffers.append(Buffer(lanes, array.data, arguments[2 * index + 1]))
-        emit(lanes, buffers, list(arguments[2 * num_buffers :]))
+        for index in range(1, 2 * num_buffers, 2):
+            array = context.make_array(signature.args[index])(context, builder, arguments[index])
+            buffers.append(Buffer(lanes, array.data, offset=arguments[index + 1], directions=directions))
+        emit(lanes, buffers, list(arguments[2 * num_buffers + 1 :]))
         return context.get_dummy_value()
 
-    names = [f"a{i}" for i in range(2 * num_buffers + num_counts)]
+    names = [f"a{i}" for i in range(2 * num_buffers + num_counts + 1)]
     # Numba reads an intrinsic's arity from its signature, so the typing function is written out for this arity.
     source = f"def typing(typingctx, {', '.join(names)}):\n    return types.void({', '.join(names)}), generate\n"
     scope: dict[str, Any] = {"types": types, "generate": generate}

@@ -30,6 +30,7 @@ CASES = (
     LossCase("one byte, one window, one direction", ExpertShape(width=8, embed_width=8), 1, 1, 1),
     LossCase("odd batch", ExpertShape(width=16, embed_width=16), 5, 12, 3),
     LossCase("batch past one lane group", ExpertShape(width=16, embed_width=16), 17, 9, 2),
+    LossCase("eight directions share the lanes", ExpertShape(width=16, embed_width=16), 2, 9, 5),
     LossCase("width no multiple of the lanes", ExpertShape(width=7, depth=3, embed_width=7), 6, 11, 2),
     LossCase("projections", ExpertShape(width=12, depth=1, embed_width=20), 4, 10, 2),
     LossCase("all bytes equal", ExpertShape(width=16, embed_width=16), 4, 16, 2, text="constant"),

@@ -1,4 +1,4 @@
-"""Losses of theta +- eps z_j on the CPU: a fused pass per (direction, sign), a window a lane, threads by direction.
+"""Losses of theta +- eps z_j on the CPU: a fused pass; the lanes hold windows of one or more directions.
 
 Numba's cache of this file holds the compiled forward pass too; see ``lane_forward`` on when to remove it.
 """
@@ -12,7 +12,7 @@ from numba import njit
 from thinwire.base.seeds import StreamKey
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.lane_forward import build_table, forward_lanes, pack_weights
-from thinwire.kernels.lane_layout import Sizes, lane_tokens, pack_decoder, sizes_of
+from thinwire.kernels.lane_layout import Sizes, directions_per_group, lane_tokens, pack_decoder, sizes_of
 from thinwire.kernels.lane_workspace import LaneWorkspace
 from thinwire.kernels.sign_probe.cpu_impl import perturb
 from thinwire.kernels.sign_probe.reference import gain_words
@@ -21,8 +21,8 @@ from thinwire.kernels.threads import for_each
 
 @njit(cache=True, nogil=True)
 @no_type_check
-def _mean_loss(
-    flat: np.ndarray,
+def _mean_losses(
+    mix: tuple[int, ...],
     decoder: np.ndarray,
     sizes: Sizes,
     tokens: np.ndarray,
@@ -32,22 +32,25 @@ def _mean_loss(
     state: np.ndarray,
     scratch: np.ndarray,
     log_probability: np.ndarray,
-) -> float:
-    """Mean cross entropy of windows [groups, T + 1, 16], summed in FP64 lane by lane."""
+    losses: np.ndarray,
+) -> None:
+    """Mean cross entropy of windows [groups, T + 1, 16] for each direction in the lanes, summed in FP64 by window."""
     no_hidden = np.empty((0, 0, 0), np.float32)
-    pack_weights(flat, sizes, packed)
-    build_table(packed, decoder, sizes, table, scratch)
-    total = 0.0
+    directions = len(mix)
+    build_table(mix, packed, decoder, sizes, table, scratch)
+    losses[:] = 0.0
     length = tokens.shape[1] - 1
+    per_group = 16 // directions
     for group in range(tokens.shape[0]):
         state[:] = 0.0
-        forward_lanes(packed, table, decoder, sizes, tokens[group], state, scratch, no_hidden, log_probability)
-        for lane in range(min(16, num_windows - group * 16)):
-            window = 0.0
-            for t in range(length):
-                window += log_probability[t, lane]
-            total += window
-    return -total / (num_windows * length)
+        forward_lanes(mix, packed, table, decoder, sizes, tokens[group], state, scratch, no_hidden, log_probability)
+        for window in range(min(per_group, num_windows - group * per_group)):
+            for direction in range(directions):
+                total = 0.0
+                for t in range(length):
+                    total += log_probability[t, window * directions + direction]
+                losses[direction] -= total
+    losses /= num_windows * length
 
 
 def expert_losses(
@@ -64,31 +67,43 @@ def expert_losses(
     signs: Sequence[int],
     threads: int,
 ) -> np.ndarray:
-    """float64 [n, S]; arguments as in ``api``. A direction is one task, so threads never share a sum."""
-    sizes = sizes_of(shape)
-    always, packed_decoder, tokens = gain_words(shape), pack_decoder(decoder, sizes=sizes), lane_tokens(windows)
-    losses = np.empty((len(directions), len(signs)))
+    """float64 [n, S]; arguments as in ``api``. A task is as many signed directions as share the lanes.
 
-    def run(index: int, work: LaneWorkspace) -> None:
-        for column, sign in enumerate(signs):
+    Lanes never mix, so the result does not depend on which directions share them, nor on the threads.
+    """
+    sizes = sizes_of(shape)
+    together = directions_per_group(len(windows))
+    always, packed_decoder = gain_words(shape), pack_decoder(decoder, sizes=sizes)
+    tokens = lane_tokens(windows, directions=together)
+    signed = [(direction, sign) for direction in directions for sign in signs]
+    losses = np.empty(len(signed))
+    mix = (0,) * together
+
+    def run(first: int, work: LaneWorkspace) -> None:
+        some = signed[first : first + together]
+        for lane in range(together):
+            direction, sign = some[min(lane, len(some) - 1)]
             step = np.float32(sign) * np.float32(epsilon)
-            direction = directions[index]
             perturb(theta, always, key.low, key.high, direction, update, accumulation, step, work.flat)
-            losses[index, column] = _mean_loss(
-                work.flat,
-                packed_decoder,
-                sizes,
-                tokens,
-                len(windows),
-                work.packed,
-                work.table,
-                work.state,
-                work.scratch,
-                work.log_probability,
-            )
+            pack_weights(work.flat, sizes, work.packed[lane::together])
+        means = np.empty(together)
+        _mean_losses(
+            mix,
+            packed_decoder,
+            sizes,
+            tokens,
+            len(windows),
+            work.packed,
+            work.table,
+            work.state,
+            work.scratch,
+            work.log_probability,
+            means,
+        )
+        losses[first : first + len(some)] = means[: len(some)]
 
     def workspace() -> LaneWorkspace:
-        return LaneWorkspace.for_sizes(sizes, input_bytes=windows.shape[1] - 1)
+        return LaneWorkspace.for_sizes(sizes, input_bytes=windows.shape[1] - 1, directions=together)
 
-    for_each(range(len(directions)), run, make_workspace=workspace, threads=threads)
-    return losses
+    for_each(range(0, len(signed), together), run, make_workspace=workspace, threads=threads)
+    return losses.reshape(-1, len(signs))

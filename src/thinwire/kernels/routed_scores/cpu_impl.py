@@ -11,6 +11,8 @@ from thinwire.kernels.lane_workspace import LaneWorkspace
 from thinwire.kernels.threads import for_each
 
 NO_HIDDEN = (0, 0, 0)
+ONE = (0,)
+"""One set of weights in all lanes."""
 WINDOWS_PER_TASK = 4 * LANES
 
 
@@ -34,8 +36,8 @@ def _tasks(experts: np.ndarray) -> list[_Task]:
 
 
 def _load(theta: np.ndarray, packed_decoder: np.ndarray, sizes: Sizes, work: LaneWorkspace) -> None:
-    pack_weights(theta, sizes, work.packed)
-    build_table(work.packed, packed_decoder, sizes, work.table, work.scratch)
+    pack_weights(theta, sizes, work.packed[::1])
+    build_table(ONE, work.packed, packed_decoder, sizes, work.table, work.scratch)
 
 
 def routed_scores(
@@ -62,6 +64,7 @@ def routed_scores(
         for group, tokens in enumerate(lane_tokens(windows[task.rows])):
             work.state[:] = 0.0
             forward_lanes(
+                ONE,
                 work.packed,
                 work.table,
                 packed_decoder,
@@ -95,6 +98,7 @@ def decoder_inputs(
         _load(theta, packed_decoder, sizes, work)
         work.state[:] = 0.0
         forward_lanes(
+            ONE,
             work.packed,
             work.table,
             packed_decoder,
@@ -131,6 +135,7 @@ class ByteStepper:
         work = self.work
         log_probability = np.empty((len(text), LANES))
         forward_lanes(
+            ONE,
             work.packed,
             work.table,
             self.decoder,
