@@ -163,6 +163,23 @@ def test_a_window_alone_equals_the_same_window_in_a_batch_of_17(shape: ExpertSha
     assert len(set(alone)) == 17
 
 
+@pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 7, 8, 9, 15, 16])
+def test_any_batch_is_the_mean_of_its_windows_for_every_direction(batch: int) -> None:
+    """However windows and directions are laid over the lanes; an odd number of signed directions included."""
+    case = LossCase("lanes", ExpertShape(width=7, embed_width=7), 16, 6, 5)
+    _, _, windows = (torch.from_numpy(array) for array in inputs_for(case))
+
+    def of(part: Tensor, **changes: object) -> Tensor:
+        return evaluate(case, implementation="numba", dtype=torch.float32, windows=part, **changes)
+
+    together = of(windows[:batch])
+    alone = torch.stack([of(windows[row : row + 1]) for row in range(batch)])
+    torch.testing.assert_close(together, alone.mean(dim=0), rtol=1e-14, atol=0.0)
+    for direction in range(5):
+        single = of(windows[:batch], directions=range(direction, direction + 1), signs=(-1,))
+        assert torch.equal(single[0, 0], together[direction, 1])
+
+
 def test_windows_do_not_see_each_other() -> None:
     case = CASES[2]
     _, _, windows = (torch.from_numpy(array) for array in inputs_for(case))

@@ -1,0 +1,68 @@
+"""Does the benchmark print the contract's keys, and refuse to print a speed while a kernel is wrong?"""
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from thinwire.kernels.expert_losses.cases import CASES
+
+CONTRACT_KEYS = {
+    "case",
+    "implementation",
+    "byte_forwards_per_s",
+    "eager_byte_forwards_per_s",
+    "speedup_over_eager",
+    "fma_peak_flops_per_s",
+    "fraction_of_fma_peak",
+    "second_core_gain",
+}
+
+
+@pytest.fixture
+def bench(repository: Path) -> ModuleType:
+    """bench/kernels.py on a tiny shape."""
+    spec = importlib.util.spec_from_file_location("bench_kernels", repository / "bench" / "kernels.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.BENCH_CASES, module.CASES, module.PEAK_ROUNDS, module.MATRIX_SIZE = CASES[1:2], CASES[:3], 1000, 64
+    return module
+
+
+def test_rows_hold_the_contracts_keys_and_agree_with_each_other(
+    bench: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main(["--json", "--repeats", "2"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert set(row) >= CONTRACT_KEYS
+    assert row["case"] == CASES[1].name
+    assert row["speedup_over_eager"] == pytest.approx(row["byte_forwards_per_s"] / row["eager_byte_forwards_per_s"])
+    operations = row["byte_forwards_per_s"] * CASES[1].shape.operations_per_byte
+    assert row["fraction_of_fma_peak"] == pytest.approx(operations / row["fma_peak_flops_per_s"])
+
+
+def test_no_speed_is_printed_for_a_wrong_kernel(
+    bench: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true_losses = bench.losses
+
+    def slightly_wrong(case: object, *, implementation: str, **rest: object) -> object:
+        values = true_losses(case, implementation=implementation, **rest)
+        return values * (1 + 3e-6) if implementation == "numba" else values
+
+    monkeypatch.setattr(bench, "losses", slightly_wrong)
+    for flags in ([], ["--json"]):
+        assert bench.main(flags) == 1
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert "odd batch" in shown.err
+
+
+def test_zero_repeats_are_refused(bench: ModuleType) -> None:
+    with pytest.raises(SystemExit) as caught:
+        bench.main(["--repeats", "0"])
+    assert caught.value.code == 2
