@@ -29,11 +29,11 @@ class Arguments:
 def main(argv: list[str]) -> None:
     arguments = parse(Arguments, argv, prog="thinwire evaluate")
     from thinwire.launch.local import available_cores
-    from thinwire.soma.scoring import evaluate
+    from thinwire.soma.scoring import keep_result, score_text
 
     terminal = Terminal()
     with terminal.progress() as progress:
-        record = evaluate(
+        record = score_text(
             arguments.run,
             on=arguments.on,
             protocol=None if arguments.protocol == "auto" else arguments.protocol,
@@ -41,6 +41,10 @@ def main(argv: list[str]) -> None:
             threads=available_cores(),
             progress=progress,
         )
+    try:
+        keep_result(arguments.run, record)
+    except OSError as error:  # a stranger's run, or a full disk: the scores are still worth having
+        terminal.say(f"the result is not kept in {arguments.run}: {error.strerror}")
     if arguments.json:
         print_json(record)
     else:
@@ -54,7 +58,7 @@ def score_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         (
             "ensemble",
-            f"{loss:.4f} nats/byte  (95% interval {low:.4f} to {high:.4f}; {record['bits_per_byte']:.4f} bits/byte)",
+            f"{loss:.4f} nats/byte (95%: {low:.4f} to {high:.4f}), {record['bits_per_byte']:.4f} bits",
         ),
         ("seed run", f"{record['seed_loss_nats_per_byte']:.4f}"),
     ]

@@ -16,6 +16,7 @@ from thinwire.data.corpus import MANIFEST, Corpus
 from thinwire.data.protocols import Protocol, detect_protocol, text_windows, wikitext_windows
 from thinwire.data.sources import read_documents
 from thinwire.data.windows import EvaluationWindows, document_windows
+from thinwire.runs.layout import RunFolder
 from thinwire.soma.baselines import bigram_loss, unigram_loss, xz_loss
 from thinwire.soma.bootstrap import interval
 from thinwire.soma.config import SomaConfig
@@ -89,7 +90,7 @@ def result_name(on: Path | None, *, active_experts: int | None) -> str:
     return stem if active_experts is None else f"{stem}-k{active_experts}"
 
 
-def evaluate(
+def score_text(
     root: Path,
     *,
     on: Path | None = None,
@@ -99,7 +100,7 @@ def evaluate(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Score a run; the record is returned and kept in ``RUN/results/NAME.json``.
+    """Score a run; nothing is written.
 
     Args:
         on: a data folder, or a text file or folder; None is the test split of the run's own data.
@@ -117,7 +118,7 @@ def evaluate(
     losses = score_windows(
         ensemble, windows.windows, active_experts=active_experts, threads=threads, progress=progress
     ).mixture
-    record = _summary(run, ensemble, losses, windows) | {
+    return _summary(run, ensemble, losses, windows) | {
         "name": name or result_name(on, active_experts=active_experts),
         "protocol": text.protocol,
         "active_experts": ensemble.active_experts if active_experts is None else active_experts,
@@ -126,7 +127,28 @@ def evaluate(
         "seed_loss_nats_per_byte": _seed_loss(root, windows, threads),
         "single_expert_loss_nats_per_byte": _single_losses(ensemble, windows.windows, threads),
     }
-    write_json(run.folder.results / f"{record['name']}.json", record)
+
+
+def keep_result(root: Path, record: dict[str, Any]) -> None:
+    """Write a record to ``RUN/results/NAME.json``. Raises OSError where the run cannot be written."""
+    write_json(RunFolder(root).results / f"{record['name']}.json", record)
+
+
+def evaluate(
+    root: Path,
+    *,
+    on: Path | None = None,
+    name: str | None = None,
+    protocol: Protocol | None = None,
+    active_experts: int | None = None,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """``score_text``, its record kept in ``RUN/results/NAME.json`` too; the same arguments and errors."""
+    record = score_text(
+        root, on=on, name=name, protocol=protocol, active_experts=active_experts, threads=threads, progress=progress
+    )
+    keep_result(root, record)
     return record
 
 

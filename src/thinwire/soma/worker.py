@@ -24,6 +24,10 @@ def main(arguments: list[str]) -> int:
         )
     except BrokenPipeError:
         return 1
+    except OSError as error:
+        if error.filename is None:  # a write that failed half-way does not say where
+            error.filename = root
+        return exit_with(error)
     except Exception as error:
         return exit_with(error)
     return 0
