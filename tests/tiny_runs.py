@@ -168,3 +168,11 @@ def assert_same_records(one: JobFolder, other: JobFolder) -> None:
             assert first[:-1] == second[:-1]
         else:
             assert first == second
+
+
+def assert_same_runs(one: Path, other: Path, *, data: Path) -> None:
+    """Every job's weights, moments and log, and the scores, bit for bit."""
+    a, b, corpus = SomaRun.open(one), SomaRun.open(other), Corpus.open(data)
+    for name in ("seed", *(str(index) for index in range(b.num_experts))):
+        assert_same_end(b.job(name, corpus=corpus), a.job_folder(name), b.job_folder(name))
+    assert (one / "results" / "test.json").read_bytes() == (other / "results" / "test.json").read_bytes()

@@ -1,10 +1,35 @@
-"""A prepared text and a trained run, made once for all tests of this room."""
+"""A prepared text, a trained run, and the command line."""
 
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import command_lines
 import tiny_runs
+from command_lines import Here, Outcome
+
+
+@pytest.fixture
+def here(capsysbinary: pytest.CaptureFixture[bytes]) -> Iterator[Here]:
+    """Gives a command line in this process."""
+
+    def call(*argv: str | Path) -> Outcome:
+        capsysbinary.readouterr()
+        status = command_lines.in_this_process(*argv)
+        written = capsysbinary.readouterr()
+        return Outcome(status, written.out, written.err.decode())
+
+    before = signal.getsignal(signal.SIGTERM)
+    yield call
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def apart() -> Here:
+    """Gives a command line in a process of its own."""
+    return command_lines.apart
 
 
 @pytest.fixture(scope="session")

@@ -154,7 +154,9 @@ def test_an_interrupt_stops_every_worker_after_its_update(workers: Path) -> None
 
 PARENT = """
 from thinwire.launch.local import Command, run_commands
-run_commands([Command("orphan", "worker", ("endless", "orphan"))], at_once=1, on_message=lambda *_: print("up", flush=True))
+def up(*_):
+    print("up", flush=True)
+run_commands([Command("orphan", "worker", ("endless", "orphan"))], at_once=1, on_message=up)
 """
 
 

@@ -99,7 +99,7 @@ def test_data_that_moved_are_the_same_data(tiny_run: Path, tiny_data: Path, tmp_
     assert reopen(CONFIG, tmp_path / "moved", root).open_corpus().folder == tmp_path / "moved"
 
 
-def test_data_that_changed_under_the_run_are_refused(tiny_run: Path, tiny_data: Path, tmp_path: Path) -> None:
+def test_data_that_changed_under_the_run_are_refused(tiny_run: Path, tmp_path: Path) -> None:
     root = copy_of(tiny_run, tmp_path / "run")
     manifest = json.loads((root / "manifest.json").read_text())
     manifest["data"]["fingerprint"] = "0" * 64
