@@ -32,7 +32,7 @@ def atomic_write(path: Path, write: bytes | Callable[[Path], None]) -> None:
         with temporary.open("rb") as handle:
             os.fsync(handle.fileno())
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
@@ -69,25 +69,31 @@ def read_json(path: Path) -> Any:
 
 
 def append_json_line(path: Path, record: dict[str, Any]) -> None:
-    """One record, one write call, so that two writers do not mix lines."""
+    """One record, one write call, so that two writers do not mix lines; a torn line before it is closed off."""
     path.parent.mkdir(parents=True, exist_ok=True)
     line = (json.dumps(record, ensure_ascii=False) + "\n").encode()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            line = b"\n" + line
         os.write(descriptor, line)
     finally:
         os.close(descriptor)
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Every whole record; a torn last line (a kill in the middle of a write) is passed over."""
+    """Every whole record; lines torn by a kill or a full disk in the middle of a write are passed over."""
     if not path.exists():
         return
     with path.open("rb") as handle:
         for line in handle:
-            if not line.endswith(b"\n"):
-                return
-            yield json.loads(line)
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if line.endswith(b"\n") and isinstance(record, dict):
+                yield record
 
 
 def sha256_file(path: Path) -> str:

@@ -18,6 +18,7 @@ from thinwire.base.progress import Progress, Task
 from thinwire.base.units import format_seconds
 
 LINE_EVERY_SECONDS = 20.0
+BARS_SHOWN = 12
 
 
 class _Bar:
@@ -32,8 +33,10 @@ class _Bar:
         self._bars.update(self._id, note=text)
 
     def close(self) -> None:
-        task = self._bars.tasks[self._id]
-        self._bars.update(self._id, total=task.completed)
+        """Full; where there are many, finished bars go, so that those at work stay on the screen."""
+        task = next(task for task in self._bars.tasks if task.id == self._id)
+        visible = sum(other.visible for other in self._bars.tasks)
+        self._bars.update(self._id, total=task.completed, visible=visible <= BARS_SHOWN)
 
 
 class _Bars:

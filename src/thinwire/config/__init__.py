@@ -1,1 +1,1 @@
-"""Floor 1: how a run is described. Frozen dataclasses, presets with dotted overrides, every violation at once. No torch."""
+"""Floor 1: how a run is described. Presets with dotted overrides, every violation at once. No torch."""

@@ -3,9 +3,6 @@
 Block 1 is pre-norm on E[byte] and E is never perturbed, so its input projection is a table of 256 rows, made once per
 set of weights (``soma`` design: an eighth of the body's work saved, exactly).  Everything releases the interpreter's
 lock; threads split the calls, never a sum, so results do not depend on how many there are.
-
-Numba's cache notices a change of a function's own file only: after a change in ``vector_ir`` or ``lane_rows`` remove
-``__pycache__/*.nb*``, here and in the folders that call this file, or the old machine code goes on running.
 """
 
 import math
@@ -14,6 +11,7 @@ from typing import no_type_check
 import numpy as np
 from numba import njit
 
+from thinwire.kernels.compiled import compiled
 from thinwire.kernels.lane_layout import BlockOffsets, Sizes
 from thinwire.kernels.lane_rows import (
     LANES,
@@ -31,7 +29,7 @@ VOCABULARY = 256
 GAIN_PAD = 16
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(nogil=True, inline="always")
 @no_type_check
 def block_offsets(sizes: Sizes, block: int) -> BlockOffsets:
     gain = (sizes.width + GAIN_PAD - 1) // GAIN_PAD * GAIN_PAD
@@ -42,7 +40,7 @@ def block_offsets(sizes: Sizes, block: int) -> BlockOffsets:
     return BlockOffsets(start, lstm, mlp_norm, mlp_up, mlp_up + sizes.hidden_pad * sizes.width)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 @no_type_check
 def _pack_rows(
     flat: np.ndarray, start: int, rows: int, columns: int, packed: np.ndarray, offset: int, terms: int, first: int
@@ -54,7 +52,7 @@ def _pack_rows(
             packed[tile + k * TILE_ROWS] = flat[start + row * columns + k]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 @no_type_check
 def pack_weights(flat: np.ndarray, sizes: Sizes, packed: np.ndarray) -> None:
     """theta [M] -> packed tiles. LSTM tiles sum over [input; hidden], 2 d terms."""
@@ -85,7 +83,7 @@ def pack_weights(flat: np.ndarray, sizes: Sizes, packed: np.ndarray) -> None:
         _pack_rows(flat, position, sizes.embed, d, packed, project_out, d, 0)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 @no_type_check
 def build_table(
     mix: tuple[int, ...],
@@ -127,7 +125,7 @@ def build_table(
                 table[entry + r] = scratch[r * LANES + lane]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 @no_type_check
 def forward_lanes(
     mix: tuple[int, ...],
@@ -214,13 +212,13 @@ def forward_lanes(
             log_probability[t, lane] = np.float64(target) - np.float64(top) - math.log(np.float64(total))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(nogil=True, inline="always")
 @no_type_check
 def scratch_rows(sizes: Sizes) -> int:
     return max(sizes.width_pad, sizes.embed_pad)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 @no_type_check
 def logits_offset(sizes: Sizes) -> int:
     """Where ``forward_lanes`` leaves the last logits [256, 16] in its scratch."""

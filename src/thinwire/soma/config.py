@@ -99,7 +99,7 @@ class LaunchConfig:
     threads: int = 0
     """Threads in each process; 0 divides the cores among the processes."""
     implementation: str = "auto"
-    """The kernels' implementation: auto, numba or torch."""
+    """The kernels' implementation: auto, numba or reference."""
 
 
 @dataclass(frozen=True)

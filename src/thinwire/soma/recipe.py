@@ -184,17 +184,21 @@ def _train_jobs(run: SomaRun, names: list[str], *, corpus: Corpus, voice: Voice,
     at_once = min(launch.processes or cores, len(waiting))
     threads = launch.threads or max(1, cores // at_once)
     bars: dict[str, Task] = {}
+    left = {name: jobs[name].config.updates for name in waiting}
 
     def on_message(name: str, message: dict[str, Any]) -> None:
         if message["type"] == "say":
             voice.say(message["text"])
             return
         if name not in bars:
-            bars[name] = voice.progress.task(label(name), jobs[name].config.updates)
-        if message["type"] == "advance":
-            bars[name].advance(message["count"])
-        else:
+            bars[name] = voice.progress.task(label(name), left[name])
+        if message["type"] == "note":
             bars[name].note(message["text"])
+            return
+        bars[name].advance(message["count"])
+        left[name] -= message["count"]
+        if left[name] == 0:
+            bars.pop(name).close()
 
     root = str(run.folder.root)
     commands = [Command(name, WORKER, (root, name, launch.implementation, str(threads))) for name in waiting]

@@ -1,15 +1,12 @@
-"""Losses of theta +- eps z_j on the CPU: a fused pass; the lanes hold windows of one or more directions.
-
-Numba's cache of this file holds the compiled forward pass too; see ``lane_forward`` on when to remove it.
-"""
+"""Losses of theta +- eps z_j on the CPU: a fused pass; the lanes hold windows of one or more directions."""
 
 from collections.abc import Sequence
 from typing import no_type_check
 
 import numpy as np
-from numba import njit
 
 from thinwire.base.seeds import StreamKey
+from thinwire.kernels.compiled import compiled
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.lane_forward import build_table, forward_lanes, pack_weights
 from thinwire.kernels.lane_layout import Sizes, directions_per_group, lane_tokens, pack_decoder, sizes_of
@@ -19,7 +16,7 @@ from thinwire.kernels.sign_probe.reference import gain_words
 from thinwire.kernels.threads import for_each
 
 
-@njit(cache=True, nogil=True)
+@compiled
 @no_type_check
 def _mean_losses(
     mix: tuple[int, ...],

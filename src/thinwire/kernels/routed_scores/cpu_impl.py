@@ -129,7 +129,9 @@ class ByteStepper:
         _load(np.ascontiguousarray(theta), self.decoder, self.sizes, self.work)
 
     def read(self, text: np.ndarray) -> np.ndarray:
-        """Advance over uint8 [n >= 1] bytes; returns float64 [256], log p(next byte)."""
+        """Advance over uint8 [n >= 1] bytes; returns float64 [256], log p(next byte). Raises ValueError for none."""
+        if len(text) == 0:
+            raise ValueError("no byte to read")
         tokens = np.zeros((len(text) + 1, LANES), np.uint8)
         tokens[:-1] = text[:, None]
         work = self.work

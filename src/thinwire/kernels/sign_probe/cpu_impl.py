@@ -3,9 +3,9 @@
 from typing import no_type_check
 
 import numpy as np
-from numba import njit
 
 from thinwire.base.seeds import MULTIPLIER_0, MULTIPLIER_1, PHILOX_ROUNDS, WEYL_0, WEYL_1, StreamKey
+from thinwire.kernels.compiled import compiled
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.sign_probe.reference import COORDINATES_PER_BLOCK, COORDINATES_PER_WORD, gain_words
 from thinwire.kernels.threads import for_each
@@ -16,7 +16,7 @@ M0, M1, W0, W1 = np.uint64(MULTIPLIER_0), np.uint64(MULTIPLIER_1), np.uint64(WEY
 BLOCKS_PER_TASK = 256
 
 
-@njit(cache=True, nogil=True)
+@compiled
 @no_type_check
 def philox_words(key_low: int, key_high: int, c0: int, c1: int, c2: int, c3: int, words: np.ndarray) -> None:
     """Philox4x32-10 into uint32 words [4]."""
@@ -29,7 +29,7 @@ def philox_words(key_low: int, key_high: int, c0: int, c1: int, c2: int, c3: int
     words[0], words[1], words[2], words[3] = np.uint32(x0), np.uint32(x1), np.uint32(x2), np.uint32(x3)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 @no_type_check
 def perturb(
     theta: np.ndarray,
@@ -56,7 +56,7 @@ def perturb(
                 out[start + k] = theta[start + k] + step * sign
 
 
-@njit(cache=True, nogil=True)
+@compiled
 @no_type_check
 def add_weighted(
     weights: np.ndarray,
