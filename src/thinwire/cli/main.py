@@ -67,8 +67,11 @@ def main(argv: Sequence[str]) -> int:
         hint = f"did you mean '{near[0]}'?" if near else "thinwire --help lists the verbs"
         return _complain(f"error: there is no verb '{verb}'\n  where: thinwire VERB\n  fix:   {hint}", 2)
     signal.signal(signal.SIGTERM, _interrupt)
-    call: Callable[[list[str]], None] = importlib.import_module(f"thinwire.cli.{verb}").main
-    return _outcome(lambda: call(rest), command=shlex.join(["thinwire", *argv]))
+
+    def call() -> None:
+        importlib.import_module(f"thinwire.cli.{verb}").main(rest)
+
+    return _outcome(call, command=shlex.join(["thinwire", *argv]))
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -89,6 +89,18 @@ def test_a_bug_is_not_disguised(here: Here, monkeypatch: pytest.MonkeyPatch) -> 
         outcome_of(ZeroDivisionError(), here, monkeypatch)
 
 
+def test_an_interrupt_while_a_verb_is_loaded_is_an_interrupt(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading takes seconds, and Ctrl-C comes soon where a flag was forgotten."""
+
+    def load(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli_main.importlib, "import_module", load)
+    outcome = here("doctor")
+    assert outcome.status == 130
+    assert "to go on: thinwire doctor" in outcome.err
+
+
 def test_sigterm_interrupts(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     import thinwire.cli.doctor
 
