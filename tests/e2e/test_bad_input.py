@@ -161,6 +161,16 @@ def test_every_impossible_size_is_listed_at_once(here: Here, place: Place) -> No
     assert not place.out.exists()
 
 
+ENDLESS = pytest.param("inf", marks=pytest.mark.xfail(reason="config.check does not ask for finite numbers yet"))
+
+
+@pytest.mark.parametrize("value", ["nan", "-inf", ENDLESS])
+def test_a_rate_that_is_no_number_is_refused(here: Here, place: Place, value: str) -> None:
+    outcome = here("train", "demo", "--data", place.data, "--out", place.out, f"--experts.learning-rate={value}")
+    assert_refused(outcome, f"experts.learning_rate = {value}")
+    assert not place.out.exists()
+
+
 @pytest.mark.parametrize(
     ("argv", "suggestion"),
     [
@@ -324,6 +334,16 @@ def test_a_read_only_run_is_read_but_not_trained(here: Here, disk: Callable[[str
         outcome = here(*argv)
         assert_refused(outcome, "ead-only")
     assert contents(run) == contents(place.run)
+
+
+def test_a_disk_that_fills_while_text_is_prepared_keeps_nothing(
+    here: Here, disk: Callable[[str], Path], place: Place
+) -> None:
+    folder = disk("size=256k")
+    texts = tiny_runs.write_texts(place.root / "texts", words=1000)
+    assert_refused(here("prepare", texts, "--out", folder / "data"), "the disk is full")
+    assert list(folder.iterdir()) == []
+    assert here("prepare", texts, "--out", place.out).status == 0
 
 
 def test_a_disk_that_fills_while_experts_train_loses_nothing(
