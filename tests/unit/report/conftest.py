@@ -121,7 +121,8 @@ def build_run(folder: Path, shape: RunShape) -> Path:
         "routing": {"active_experts": min(4, count), "prefix_bytes": 256},
     }
     write_json_file(folder / "config.json", {"kind": "soma", "preset": "soma-small", "config": config})
-    write_json_file(folder / "manifest.json", {"data": "data/mix", "versions": {"thinwire": "0.1.0"}})
+    command = f"thinwire train soma-small --data data/mix --out {folder}"
+    write_json_file(folder / "manifest.json", {"command": command, "versions": {"thinwire": "0.1.0"}})
     if "seed" in shape.parts:
         losses = lambda u: 2.28 + shape.level + 0.75 * math.exp(-u / 160) + 2.5 * math.exp(-u / 12)  # noqa: E731
         write_log(folder / "seed/log.jsonl", losses=losses, updates=shape.seed_updates, rng=rng)
