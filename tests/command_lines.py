@@ -34,3 +34,16 @@ def apart(*argv: str | Path) -> Outcome:
     """In a process of its own."""
     ended = subprocess.run([*PROGRAM, *map(str, argv)], capture_output=True, check=False)
     return Outcome(ended.returncode, ended.stdout, ended.stderr.decode())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def assert_refused(outcome: Outcome, message: str) -> None:
+    assert outcome.status == 2, outcome.err
+    assert message in outcome.err
+    assert "where:" in outcome.err
+    assert "fix:" in outcome.err
+    assert "Traceback" not in outcome.err
+    assert outcome.out == b""

@@ -1,9 +1,11 @@
 """What do tests train on?  A text of three subjects and runs so small that a whole one takes seconds."""
 
+import json
 import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -176,3 +178,9 @@ def assert_same_runs(one: Path, other: Path, *, data: Path) -> None:
     for name in ("seed", *(str(index) for index in range(b.num_experts))):
         assert_same_end(b.job(name, corpus=corpus), a.job_folder(name), b.job_folder(name))
     assert (one / "results" / "test.json").read_bytes() == (other / "results" / "test.json").read_bytes()
+
+
+def lines_without_clock(folder: JobFolder) -> list[dict[str, Any]]:
+    """What a job's ``log.jsonl`` says, less the seconds."""
+    lines = [json.loads(line) for line in folder.log.read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "device_seconds"} for line in lines]

@@ -1,19 +1,17 @@
 """Is every mistake answered with what, where and how to fix it, status 2, no traceback, and nothing lost?"""
 
 import gzip
-import os
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 import tiny_runs
-from command_lines import Here, Outcome
+from command_lines import Here, assert_refused, contents
 from thinwire.data.corpus import Corpus
 from thinwire.soma.run import SomaRun
-from tiny_runs import CONFIG, assert_same_runs, copy_of, flags
+from tiny_runs import CONFIG, copy_of, flags
 
 
 @dataclass(frozen=True)
@@ -112,19 +110,6 @@ OTHERS: dict[str, tuple[Argv, str]] = {
     "replay into a file": (lambda p: ["replay", p.run, "--to", "1", "--out", p.root / "short.txt"], "short.txt"),
     "report on a missing run": (lambda p: ["report", p.root / "none", "--out", p.out], "none"),
 }
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def assert_refused(outcome: Outcome, message: str) -> None:
-    assert outcome.status == 2, outcome.err
-    assert message in outcome.err
-    assert "where:" in outcome.err
-    assert "fix:" in outcome.err
-    assert "Traceback" not in outcome.err
-    assert outcome.out == b""
 
 
 def assert_refused_and_nothing_lost(here: Here, place: Place, argv: list[str | Path], message: str) -> None:
@@ -289,76 +274,3 @@ def test_replay_that_differs_fails(here: Here, place: Place) -> None:
     assert outcome.status == 1
     assert "replay differs from the checkpoint of update 6: 0" in outcome.err
     assert b"DIFFERS" in outcome.out
-
-
-# --- a disk that cannot be written
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Mounts a small file system of its own; needs root."""
-    mounted: list[Path] = []
-
-    def mount(options: str) -> Path:
-        folder = tmp_path / f"disk-{len(mounted)}"
-        folder.mkdir()
-        argv = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-        if os.geteuid() != 0 or subprocess.run(argv, capture_output=True, check=False).returncode != 0:
-            pytest.skip("needs root, and a kernel that lets it mount a file system")
-        mounted.append(folder)
-        return folder
-
-    yield mount
-    for folder in mounted:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_read_only_run_is_read_but_not_trained(here: Here, disk: Callable[[str], Path], place: Place) -> None:
-    folder = disk("size=8m")
-    run = copy_of(place.run, folder / "run")
-    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
-    refused = here("train", "demo", *flags(CONFIG), "--data", place.data, "--out", run)
-    assert_refused(refused, "the file system is read-only")
-    scored = here("evaluate", run)
-    assert scored.status == 0, scored.err
-    assert b"nats/byte" in scored.out
-    assert "the result is not kept" in scored.err
-    written = here("generate", run, "--bytes", "5")
-    assert written.status == 0, written.err
-    assert "the sample is not kept" in written.err
-    for argv in (
-        ["prepare", place.root / "short.txt", "--out", folder / "data"],
-        ["replay", run, "--to", "6", "--out", folder / "replayed"],
-        ["report", run, "--out", folder / "page"],
-    ):
-        outcome = here(*argv)
-        assert_refused(outcome, "ead-only")
-    assert contents(run) == contents(place.run)
-
-
-def test_a_disk_that_fills_while_text_is_prepared_keeps_nothing(
-    here: Here, disk: Callable[[str], Path], place: Place
-) -> None:
-    folder = disk("size=256k")
-    texts = tiny_runs.write_texts(place.root / "texts", words=1000)
-    assert_refused(here("prepare", texts, "--out", folder / "data"), "the disk is full")
-    assert list(folder.iterdir()) == []
-    assert here("prepare", texts, "--out", place.out).status == 0
-
-
-def test_a_disk_that_fills_while_experts_train_loses_nothing(
-    apart: Here, disk: Callable[[str], Path], place: Place, tiny_run: Path
-) -> None:
-    folder = disk("size=1m")
-    run = copy_of(tiny_run, folder / "run", without=("experts", "results"))
-    free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
-    ballast = folder / "ballast"
-    ballast.write_bytes(bytes(free - 180_000))
-    argv = ["train", "demo", *flags(CONFIG), "--data", place.data, "--out", run]
-    full = apart(*argv)
-    assert_refused(full, "the disk is full")
-    assert f"where: {run}" in full.err
-    ballast.unlink()
-    again = apart(*argv)
-    assert again.status == 0, again.err
-    assert_same_runs(run, tiny_run, data=place.data)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from thinwire.kernels.routed_scores.cpu_impl import ByteStepper
 from thinwire.soma.ensemble import Ensemble, load_ensemble, score_bytes
 from thinwire.soma.generate import CONTEXT_BYTES, REROUTE_BYTES, generate, sample_byte
 
@@ -49,11 +50,19 @@ def test_an_empty_prompt_starts_cold(ensemble: Ensemble) -> None:
     np.testing.assert_allclose(weights, prior[experts], rtol=1e-12)
 
 
-def test_a_long_prompt_is_read_by_its_last_1024_bytes(ensemble: Ensemble) -> None:
-    tail = (PROMPT * 30)[-CONTEXT_BYTES:]
-    long, short = (generate(ensemble, prompt, num_bytes=30) for prompt in (OTHER * 20 + tail, tail))
-    assert long.text == short.text
-    assert len(long.prompt) > CONTEXT_BYTES
+def test_a_long_prompt_is_read_by_its_last_1024_bytes(ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch) -> None:
+    readings: list[bytes] = []
+
+    class Listening(ByteStepper):
+        def read(self, text: np.ndarray) -> np.ndarray:
+            readings.append(text.tobytes())
+            return super().read(text)
+
+    monkeypatch.setattr("thinwire.soma.generate.ByteStepper", Listening)
+    prompt = OTHER * 20 + (PROMPT * 30)[-CONTEXT_BYTES:]
+    written = generate(ensemble, prompt, num_bytes=2)
+    assert readings == [prompt[-CONTEXT_BYTES:], written.text[:1], written.text[1:]]
+    assert written.prompt == prompt
 
 
 def test_routing_once_keeps_its_experts_and_refreshing_asks_again(ensemble: Ensemble) -> None:
