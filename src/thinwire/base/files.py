@@ -32,6 +32,11 @@ def atomic_write(path: Path, write: bytes | Callable[[Path], None]) -> None:
         with temporary.open("rb") as handle:
             os.fsync(handle.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno is not None and error.filename is None:  # a write to a handle names no file
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

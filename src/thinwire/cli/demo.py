@@ -1,5 +1,6 @@
 """``thinwire demo``: from text this machine already has to a trained, scored, talking ensemble, and its page."""
 
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,14 @@ def main(argv: list[str]) -> None:
     with terminal.progress() as progress:
         summary = prepare([arguments.text], out=data, options=options, progress=progress)
         terminal.say(f"text: {format_bytes(summary.corpus_bytes)} in {data} ({summary.state})")
-        record = train(preset("demo"), data=data, out=run, preset="demo", voice=Voice(progress, terminal.say))
+        record = train(
+            preset("demo"),
+            data=data,
+            out=run,
+            preset="demo",
+            command=shlex.join(["thinwire", "demo", *argv]),
+            voice=Voice(progress, terminal.say),
+        )
     print_table(score_rows(record))
     sample = write_sample(Sample(run=run, prompt=arguments.prompt, bytes=400))
     sys.stdout.write("\nsample (the prompt, then what the ensemble writes):\n")

@@ -1,6 +1,7 @@
 """Is this configuration possible?  Every rule is tried and every violation is raised, once."""
 
 from dataclasses import dataclass, field
+from math import inf
 
 from thinwire.base.errors import ConfigError
 
@@ -20,12 +21,14 @@ class Violations:
 
     def at_least(self, key: str, value: int | float, low: int | float) -> None:
         self.require(key, value, value >= low, f"must be at least {low:g}")
+        self.require(key, value, value != inf, "must be finite")
 
     def within(self, key: str, value: int | float, low: int | float, high: int | float) -> None:
         self.require(key, value, low <= value <= high, f"must lie between {low:g} and {high:g}")
 
     def positive(self, key: str, value: int | float) -> None:
         self.require(key, value, value > 0, "must be above zero")
+        self.require(key, value, value != inf, "must be finite")
 
     def require(self, key: str, value: object, holds: bool, rule: str) -> None:
         if not holds:

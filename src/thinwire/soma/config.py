@@ -8,6 +8,7 @@ from thinwire.config.check import Violations
 
 Difference = Literal["central", "one_sided"]
 DecoderMode = Literal["trained", "frozen"]
+Implementation = Literal["auto", "numba", "reference"]
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class LaunchConfig:
     """Experts trained at once; 0 means one per core."""
     threads: int = 0
     """Threads in each process; 0 divides the cores among the processes."""
-    implementation: str = "auto"
+    implementation: Implementation = "auto"
     """The kernels' implementation: auto, numba or reference."""
 
 

@@ -20,7 +20,7 @@ import torch
 
 import thinwire
 from thinwire.base.errors import UserError
-from thinwire.base.files import append_json_line, atomic_write, read_json, write_json
+from thinwire.base.files import append_json_line, read_json, write_json
 from thinwire.base.progress import Progress, Silent, Task
 from thinwire.config.fingerprint import as_record, differing_keys, fingerprint
 from thinwire.data.corpus import Corpus
@@ -31,7 +31,7 @@ from thinwire.soma import clusters
 from thinwire.soma.config import SomaConfig, check, result_record
 from thinwire.soma.expert_training import is_done
 from thinwire.soma.model import shape_of
-from thinwire.soma.run import ASSIGNMENT, ROUTER_DONE, SEED_NAME, SomaRun
+from thinwire.soma.run import ASSIGNMENT, BIGRAMS, ROUTER_DONE, SEED_NAME, SomaRun, save_array
 from thinwire.soma.scoring import corpus_windows, evaluate, loss_matrix
 
 WORKER = "thinwire.soma.worker"
@@ -232,11 +232,8 @@ def fit_clusters(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
     sizes = np.bincount(assignment, minlength=router.num_clusters)
     router.with_sizes(sizes).save(run.folder.router)
 
-    def write_assignment(path: Path) -> None:
-        with path.open("wb") as handle:
-            np.save(handle, assignment, allow_pickle=False)
-
-    atomic_write(run.folder.router / ASSIGNMENT, write_assignment)
+    save_array(run.folder.router / ASSIGNMENT, assignment)
+    save_array(run.folder.root / BIGRAMS, corpus.bigrams)
     write_json(done, {"fingerprint": inputs})
     _event(run, stage="clusters", sizes=sizes.tolist(), state="done")
 

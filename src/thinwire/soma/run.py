@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from thinwire.base.errors import UserError
-from thinwire.base.files import read_json
+from thinwire.base.files import atomic_write, read_json
 from thinwire.data.corpus import Corpus
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.runs import checkpoint
@@ -19,8 +19,19 @@ from thinwire.soma.router import Router
 
 SEED_NAME = "seed"
 ASSIGNMENT = "assignment.npy"
+BIGRAMS = "bigrams.npy"
 ROUTER_DONE = "done.json"
 MIN_SEED_WINDOWS = 64
+
+
+def save_array(path: Path, array: np.ndarray) -> None:
+    """A ``.npy`` file, whole or absent."""
+
+    def write(target: Path) -> None:
+        with target.open("wb") as handle:
+            np.save(handle, array, allow_pickle=False)
+
+    atomic_write(path, write)
 
 
 @dataclass(frozen=True)
@@ -82,6 +93,18 @@ class SomaRun:
             fix = "restore manifest.json from a copy"
             raise UserError("the manifest does not name the run's data", where=str(self.folder.manifest), fix=fix)
         return record
+
+    def bigrams(self) -> np.ndarray:
+        """uint64 [256, 256], byte-bigram counts of the training split; the run keeps a copy, so that any text can be
+        scored where the data folder is not at hand."""
+        path = self.folder.root / BIGRAMS
+        if not path.is_file():
+            return self.open_corpus().bigrams
+        try:
+            return np.load(path, allow_pickle=False).reshape(256, 256)
+        except (ValueError, EOFError) as error:
+            fix = "remove it: the counts are then read from the data folder"
+            raise UserError("the byte counts are damaged", where=str(path), fix=fix) from error
 
     def router(self) -> Router:
         return Router.load(self.folder.router)

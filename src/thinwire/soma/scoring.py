@@ -112,8 +112,8 @@ def score_text(
         UserError: the run is not trained, the text is missing or too short, or k exceeds the experts.
     """
     run = SomaRun.open(root)
-    ensemble, corpus = load_ensemble(root), run.open_corpus()
-    text = _test_split(run, corpus) if on is None else text_to_score(run, on, protocol=protocol)
+    ensemble = load_ensemble(root)
+    text = _test_split(run, run.open_corpus()) if on is None else text_to_score(run, on, protocol=protocol)
     windows = text.windows
     losses = score_windows(
         ensemble, windows.windows, active_experts=active_experts, threads=threads, progress=progress
@@ -123,7 +123,7 @@ def score_text(
         "protocol": text.protocol,
         "active_experts": ensemble.active_experts if active_experts is None else active_experts,
         "by_source": _by_source(losses, windows.sources, text.source_names),
-        "baselines": _baselines(corpus, text, ensemble.prefix_bytes),
+        "baselines": _baselines(run.bigrams(), text, ensemble.prefix_bytes),
         "seed_loss_nats_per_byte": _seed_loss(root, windows, threads),
         "single_expert_loss_nats_per_byte": _single_losses(ensemble, windows.windows, threads),
     }
@@ -171,12 +171,12 @@ def _by_source(losses: np.ndarray, sources: np.ndarray, names: Sequence[str]) ->
     return {names[index]: float(losses[sources == index].mean()) for index in np.unique(sources)}
 
 
-def _baselines(corpus: Corpus, text: ScoredText, prefix_bytes: int) -> dict[str, float]:
-    """Counts of the run's training split; xz on the windows' own bytes."""
+def _baselines(bigrams: np.ndarray, text: ScoredText, prefix_bytes: int) -> dict[str, float]:
+    """Byte counts of the run's training split; xz on the windows' own bytes."""
     windows, documents, _ = text.windows
     return {
-        "byte_unigram": unigram_loss(corpus.bigrams, windows, prefix_bytes=prefix_bytes),
-        "byte_bigram": bigram_loss(corpus.bigrams, windows, prefix_bytes=prefix_bytes),
+        "byte_unigram": unigram_loss(bigrams, windows, prefix_bytes=prefix_bytes),
+        "byte_bigram": bigram_loss(bigrams, windows, prefix_bytes=prefix_bytes),
         "xz": xz_loss(windows, documents=documents, stride=text.stride),
     }
 
