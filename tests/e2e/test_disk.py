@@ -69,7 +69,7 @@ def test_a_disk_that_fills_while_text_is_prepared_keeps_nothing(
 def test_a_disk_that_fills_while_experts_train_loses_nothing(
     apart: Here, disk: Callable[[str], Path], tiny_run: Path, tiny_data: Path
 ) -> None:
-    folder = disk("size=1m")
+    folder = disk("size=2m")
     run = copy_of(tiny_run, folder / "run", without=("experts", "results"))
     free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
     ballast = folder / "ballast"
