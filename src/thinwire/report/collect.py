@@ -1,6 +1,6 @@
 """What lies in this run folder?  Reads the configuration, logs, clusters and results of one or several SOMA runs.
 
-A run still in progress is a normal thing to read: absent parts stay absent, and a torn last log record is passed over.
+A run still in progress is a normal thing to read: absent parts stay absent, and torn log records are passed over.
 A part that is damaged is left out and named in ``Run.damage``. Only a folder that is no run at all is an error.
 """
 
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from thinwire.base.errors import UserError
 from thinwire.base.files import read_json, read_json_lines
 from thinwire.report.records import (
+    PRESET_NOT_NAMED,
     SEED_RUN,
     Clusters,
     Interval,
@@ -75,7 +76,7 @@ def _read_run(folder: Path, name: str) -> Run:
     return Run(
         folder=folder,
         name=name,
-        preset=str(record.get("preset") or "not named"),
+        preset=str(record.get("preset") or PRESET_NOT_NAMED),
         config=config,
         manifest=_part(folder, "manifest.json", _build_record, damage) or {},
         seed_run=seed_run,
@@ -217,6 +218,8 @@ def _build_score(record: Any, *, stem: str) -> Score | None:
         windows=_optional(record.get("windows"), int),
         num_experts=_optional(record.get("num_experts"), int),
         active_experts=_optional(record.get("active_experts"), int),
+        expert_updates=tuple(int(update) for update in record.get("expert_updates") or ()),
+        planned_updates=_optional(record.get("planned_updates"), int),
         seed_loss_nats_per_byte=_optional(record.get("seed_loss_nats_per_byte"), _finite),
         single_expert_loss_nats_per_byte=_floats(record.get("single_expert_loss_nats_per_byte") or ()),
         baselines=_named_floats(record.get("baselines") or {}),

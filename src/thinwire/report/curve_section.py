@@ -12,13 +12,13 @@ from thinwire.report.curves import (
     loss_ceiling,
     run_lines,
 )
-from thinwire.report.facts import format_loss
+from thinwire.report.facts import early_words, format_loss
 from thinwire.report.markup import attribute, figure, paragraph, table, text
 from thinwire.report.records import Run
 from thinwire.report.svg import inline_svg
 
 COST_WORDS = {"updates": "updates", "byte_forwards": "byte-forwards", "device_seconds": "device-seconds"}
-DASH_ARRAYS = {"solid": "none", "dashed": "5 2", "dotted": "1 2", "dash-dot": "5 2 1 2"}
+DASH_ARRAYS = {"solid": "none", "dashed": "5 2", "dotted": "2 2", "dash-dot": "5 2 1 2"}
 MARKER_SHAPES = {
     "o": "M11 6a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z",
     "s": "M11 3h6v6h-6z",
@@ -116,4 +116,6 @@ def comparison_section(runs: Sequence[Run]) -> str:
         description=attribute(f"Validation loss against aggregate byte-forwards: {_ends(lines)}"),
     )
     drawn = figure(picture, caption=words, style="middle")
-    return f"<section><h2>Comparison</h2>\n{legend(lines)}{drawn}{listed}</section>\n"
+    early = [(run.name, early_words(run, run.headline)) for run in runs if run.headline is not None]
+    notes = "".join(paragraph(f"{name} was {words}.") for name, words in early if words)
+    return f"<section><h2>Comparison</h2>\n{legend(lines)}{drawn}{listed}{notes}</section>\n"

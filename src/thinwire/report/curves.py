@@ -76,7 +76,7 @@ def _levels(run: Run) -> list[Line]:
     dashes: dict[str, Literal["dotted", "dash-dot"]] = {"byte_unigram": "dotted", "byte_bigram": "dash-dot"}
     for key, dash in dashes.items():
         if key in score.baselines:
-            lines.append(Line(baseline_name(key), QUIET, dash=dash, level=score.baselines[key], width=1.2))
+            lines.append(Line(baseline_name(key), INK, dash=dash, level=score.baselines[key], width=1.6))
     return lines
 
 

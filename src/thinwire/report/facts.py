@@ -116,18 +116,33 @@ def _margin_sentence(matrix: LossMatrix, count: int) -> str:
     return f"On average a cluster's own expert lies {abs(margin):.4f} nats/byte {side} the mean of the other experts."
 
 
-def is_finished(job: Job, *, log_every: int = 1) -> bool:
-    """Whether the log reaches the planned end; the last whole interval may be logged short of it."""
-    return job.planned_updates is None or job.last_update + max(log_every, 1) > job.planned_updates
+def is_finished(job: Job) -> bool:
+    """Whether the log reaches the planned end; the last update is always validated, so it is always logged."""
+    return job.planned_updates is None or job.last_update >= job.planned_updates
+
+
+def early_words(run: Run, score: Score) -> str:
+    """At which updates the experts were scored, where that is before the end that is planned now; else nothing."""
+    if not score.expert_updates:
+        going_on = run.experts and (len(run.experts) < run.num_experts or not all(map(is_finished, run.experts)))
+        return "scored before the experts' training ended" if going_on else ""
+    planned = max((job.planned_updates or 0 for job in run.experts), default=0)
+    planned = max(planned, score.planned_updates or 0)
+    low, high = min(score.expert_updates), max(score.expert_updates)
+    return f"scored at {_update_range(low, high)} of {planned:,}" if low < planned else ""
+
+
+def _update_range(low: int, high: int) -> str:
+    return f"update {low:,}" if low == high else f"updates {low:,} to {high:,}"
 
 
 def missing_parts(run: Run) -> tuple[str, ...]:
     """One sentence for everything the run folder does not hold yet, in the order in which a run makes it."""
     missing = []
-    if run.clusters is None and (not run.seed_run.validation or not is_finished(run.seed_run)):
-        missing.append(f"The seed run is {_position(run.seed_run)}.")
     if run.clusters is None:
         missing.append("The clusters are not found yet, so neither their sizes nor their terms are shown.")
+    if not run.seed_run.records or not is_finished(run.seed_run):
+        missing.append(_seed_position(run))
     missing += _unfinished_experts(run)
     if not run.scores:
         missing.append("Nothing is scored yet: there is no test loss, no interval and no baseline to compare with.")
@@ -139,29 +154,44 @@ def missing_parts(run: Run) -> tuple[str, ...]:
 
 
 def _unfinished_experts(run: Run) -> list[str]:
-    started = [job for job in run.experts if job.training or job.validation]
+    """Which experts have not started, and which have not reached their planned end."""
+    started = [job for job in run.experts if job.records]
+    experts = count_of(run.num_experts, "expert")
     if not started:
-        return [f"None of the {count_of(run.num_experts, 'expert')} has started."] if run.num_experts else []
+        return [f"None of the {experts} has started."] if run.num_experts else []
     missing = []
-    if len(started) < run.num_experts:
-        missing.append(f"{len(started)} of {count_of(run.num_experts, 'expert')} have started.")
-    unfinished = [job for job in started if not is_finished(job, log_every=_log_every(run))]
-    if unfinished and not run.scores:
+    absent = sorted(set(range(run.num_experts)) - {job.expert for job in started})
+    if absent:
+        missing.append(f"{len(absent)} of {experts} {_has(len(absent))} not started: {_numbered_experts(absent)}.")
+    unfinished = [job for job in started if not is_finished(job)]
+    if unfinished:
         low, high = min(job.last_update for job in unfinished), max(job.last_update for job in unfinished)
-        where = f"update {low:,}" if low == high else f"updates {low:,} to {high:,}"
-        planned = unfinished[0].planned_updates or 0
-        missing.append(f"{len(unfinished)} of {count_of(run.num_experts, 'expert')} are at {where} of {planned:,}.")
+        where = f"at {_update_range(low, high)} of {unfinished[0].planned_updates or 0:,}"
+        numbers = _numbered_experts([job.expert for job in unfinished])
+        missing.append(f"{len(unfinished)} of {experts} {_has(len(unfinished))} not finished, {where}: {numbers}.")
     return missing
 
 
-def _log_every(run: Run) -> int:
-    section = run.config.get("experts")
-    value = section.get("log_every") if isinstance(section, dict) else None
-    return value if isinstance(value, int) else 1
+def _has(count: int) -> str:
+    return "has" if count == 1 else "have"
 
 
-def _position(job: Job) -> str:
-    if not (job.training or job.validation):
-        return "not started"
-    planned = "" if job.planned_updates is None else f" of {job.planned_updates:,}"
-    return f"at update {job.last_update:,}{planned}"
+def _numbered_experts(numbers: Sequence[int]) -> str:
+    """``expert 3``, ``experts 0 to 2, 5 and 6``; ``numbers`` rise."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1].append(number)
+        else:
+            spans.append([number])
+    words: list[str] = []
+    for span in spans:
+        words += [f"{span[0]} to {span[-1]}"] if len(span) > 2 else map(str, span)
+    return f"expert{'' if len(numbers) == 1 else 's'} {_listed(words)}"
+
+
+def _seed_position(run: Run) -> str:
+    job = run.seed_run
+    if job.records:
+        return f"The seed run is not finished, at update {job.last_update:,} of {job.planned_updates or 0:,}."
+    return "The seed run's log is not there." if run.experts else "The seed run is not started."

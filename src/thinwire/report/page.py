@@ -18,7 +18,7 @@ from thinwire.report.curve_section import comparison_section
 from thinwire.report.curves import comparison_figure, curves_figure
 from thinwire.report.figures import clusters_figure, matrix_figure, new_figure, save_png, scores_figure
 from thinwire.report.markup import attribute, text
-from thinwire.report.records import Run
+from thinwire.report.records import PRESET_NOT_NAMED, Run
 from thinwire.report.sections import run_sections
 from thinwire.report.tables import write_tables
 
@@ -60,7 +60,7 @@ def write_report(runs: Sequence[Path], *, out: Path) -> ReportFiles:
 def render_page(runs: Sequence[Run]) -> str:
     """The whole page as text."""
     if len(runs) == 1:
-        title = f"Thinwire: {runs[0].name}"
+        title = f"Thinwire: {_name_and_preset(runs[0])}"
         body = run_sections(runs[0], name="run-0", level=2)
     else:
         title = f"Thinwire: {len(runs)} runs"
@@ -80,6 +80,10 @@ def render_page(runs: Sequence[Run]) -> str:
         f"Losses are in nats per byte; lower is better. Written by thinwire {text(__version__)}.</p></header>\n"
         f"<main>\n{body}</main>\n</body>\n</html>\n"
     )
+
+
+def _name_and_preset(run: Run) -> str:
+    return run.name if run.preset in (run.name, PRESET_NOT_NAMED) else f"{run.name} ({run.preset})"
 
 
 def _write_figures(runs: Sequence[Run], folder: Path) -> tuple[Path, ...]:

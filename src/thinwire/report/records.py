@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 SEED_RUN = -1
 """The number that stands for the seed run where experts are numbered from 0."""
+PRESET_NOT_NAMED = "not named"
+"""Stands for the preset where the run folder does not say it."""
 
 
 class UpdateRecord(NamedTuple):
@@ -88,6 +90,10 @@ class Score:
     windows: int | None
     num_experts: int | None
     active_experts: int | None
+    expert_updates: tuple[int, ...]
+    """How far each expert was trained when it was scored; empty where the result does not say."""
+    planned_updates: int | None
+    """Of each expert, at that time."""
     seed_loss_nats_per_byte: float | None
     single_expert_loss_nats_per_byte: tuple[float, ...]
     baselines: dict[str, float]

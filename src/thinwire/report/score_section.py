@@ -1,7 +1,7 @@
 """How good is the ensemble, and beside what?  The headline numbers, and a figure and table for each evaluation."""
 
 from thinwire.base.units import bits_per_byte
-from thinwire.report.facts import baseline_name, count_of, format_loss, score_sentence
+from thinwire.report.facts import baseline_name, count_of, early_words, format_loss, score_sentence
 from thinwire.report.figures import scores_figure
 from thinwire.report.markup import attribute, figure, paragraph, table, text
 from thinwire.report.records import Run, Score
@@ -16,7 +16,8 @@ def headline(run: Run) -> str:
     if score is None:
         return paragraph("Not scored yet.", style="quiet")
     interval = "" if score.ci95 is None else f"95%: {format_loss(score.ci95.low)} to {format_loss(score.ci95.high)}"
-    tiles = [_tile(f"ensemble, {score.name}", score.loss_nats_per_byte, interval, style="tile first")]
+    notes = [note for note in (interval, early_words(run, score)) if note]
+    tiles = [_tile(f"ensemble, {score.name}", score.loss_nats_per_byte, *notes, style="tile first")]
     if score.seed_loss_nats_per_byte is not None:
         tiles.append(_tile("seed run alone", score.seed_loss_nats_per_byte))
     tiles += [_tile(baseline_name(key), loss) for key, loss in _ordered_baselines(score)]
@@ -27,8 +28,8 @@ def _ordered_baselines(score: Score) -> list[tuple[str, float]]:
     return sorted(score.baselines.items(), key=lambda item: item[1])
 
 
-def _tile(name: str, loss: float, note: str = "", *, style: str = "tile") -> str:
-    extra = f'<p class="quiet">{text(note)}</p>' if note else ""
+def _tile(name: str, loss: float, *notes: str, style: str = "tile") -> str:
+    extra = "".join(f'<p class="quiet">{text(note)}</p>' for note in notes)
     return (
         f'<div class="{style}"><p class="quiet">{text(name)}</p>'
         f'<p class="value">{format_loss(loss)} <small>nats/byte</small></p>'
@@ -40,10 +41,10 @@ def scores_section(run: Run, *, name: str) -> str:
     """Every evaluation: figure, table, and the loss by source."""
     if not run.scores:
         return paragraph("Nothing is scored yet. The command is below, under How to continue.", style="quiet")
-    return "".join(_score(score, f"{name}-score-{index}") for index, score in enumerate(run.scores))
+    return "".join(_score(run, score, f"{name}-score-{index}") for index, score in enumerate(run.scores))
 
 
-def _score(score: Score, name: str) -> str:
+def _score(run: Run, score: Score, name: str) -> str:
     counts = [count_of(score.scored_targets, "scored byte")] if score.scored_targets is not None else []
     counts += [count_of(score.windows, "window")] if score.windows is not None else []
     if score.active_experts is not None:
@@ -53,6 +54,9 @@ def _score(score: Score, name: str) -> str:
     if score.ci95 is not None:
         interval = f"{format_loss(score.ci95.low)} to {format_loss(score.ci95.high)}"
         caption += f". The blue bar, {interval}, is the 95% interval from a bootstrap over documents"
+    early = early_words(run, score)
+    if early:
+        caption += f". The ensemble was {early}"
     picture = inline_svg(scores_figure(score), name=name, description=attribute(score_sentence(score)))
     drawn = figure(picture, caption=f"{caption}.")
     columns = ("System", "nats/byte", "bits/byte", "difference")

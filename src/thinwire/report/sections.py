@@ -10,6 +10,7 @@ from thinwire.config.fingerprint import flatten
 from thinwire.report.curve_section import curves_section
 from thinwire.report.facts import (
     count_of,
+    is_finished,
     matrix_sentence,
     missing_parts,
 )
@@ -97,7 +98,8 @@ def _job_words(jobs: Sequence[Job], flat: dict[str, Any], section: str) -> str:
     if not started:
         return "not started"
     low, high = min(job.last_update for job in started), max(job.last_update for job in started)
-    words = [f"{low:,} updates" if low == high else f"{low:,} to {high:,} updates"]
+    planned = "" if all(map(is_finished, started)) else f" of {started[0].planned_updates or 0:,}"
+    words = [f"{low:,}{planned} updates" if low == high else f"{low:,} to {high:,}{planned} updates"]
     for key, noun in (("directions", "directions"), ("batch", "windows a batch"), ("window_bytes", "bytes a window")):
         if f"{section}.{key}" in flat:
             words.append(f"{_grouped(flat[f'{section}.{key}'])} {noun}")
@@ -196,9 +198,11 @@ def _plain(value: object) -> str:
 
 def _commands(run: Run) -> str:
     folder = shlex.quote(str(run.folder))
-    train = run.manifest.get("command") or f"thinwire train {shlex.quote(run.preset)} --data DATA --out {folder}"
+    given, place = run.manifest.get("command"), run.manifest.get("working_folder")
+    train = given or f"thinwire train {shlex.quote(run.preset)} --data DATA --out {folder}"
+    where = f" (in the folder {place}, where it was given first)" if given and isinstance(place, str) and place else ""
     pairs = (
-        ("Go on training, or finish what was interrupted", str(train)),
+        (f"Go on training, or finish what was interrupted{where}", str(train)),
         ("Score it on another text", f"thinwire evaluate {folder} --on TEXT"),
         ("Let it write", f'thinwire generate {folder} --prompt "The " --bytes 400 --temperature 0.8 --seed 1'),
         ("Rebuild the weights of any update from the scalar log", f"thinwire replay {folder} --to UPDATE --out DIR"),

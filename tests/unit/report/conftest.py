@@ -30,7 +30,10 @@ class RunShape:
     level: float = 0.0
     """Added to every loss after the start."""
     parts: tuple[str, ...] = ("seed", "router", "experts", "test", "wikitext", "matrix", "sample")
+    seed_progress: float = 1.0
     expert_progress: float = 1.0
+    scored_updates: tuple[int, ...] = ()
+    """The experts' updates that the results name; without them, results as older versions wrote them."""
     prompt: str = "The court "
     continuation: bytes = b"of the patients was said to be a study of the law, and the lady looked at the door.\n\nSect"
     terms: tuple[tuple[str, ...], ...] = TOPICS
@@ -94,6 +97,8 @@ def write_results(folder: Path, shape: RunShape, rng: np.random.Generator) -> No
             "baselines": {"byte_unigram": UNIGRAM_LOSS, "byte_bigram": BIGRAM_LOSS, "xz": 2.391},
             "by_source": {"law": ensemble - 0.1, "medicine": ensemble + 0.02, "novels": ensemble + 0.09},
         }
+        if shape.scored_updates:
+            result |= {"expert_updates": list(shape.scored_updates), "planned_updates": shape.expert_updates}
         write_json_file(folder / f"results/{name}.json", result)
     hardness = rng.normal(0, 0.12, count)
     matrix = 2.26 + hardness[None, :] + rng.uniform(0.005, 0.09, (count, count)) - 0.04 * np.eye(count)
@@ -125,7 +130,8 @@ def build_run(folder: Path, shape: RunShape) -> Path:
     write_json_file(folder / "manifest.json", {"command": command, "versions": {"thinwire": "0.1.0"}})
     if "seed" in shape.parts:
         losses = lambda u: 2.28 + shape.level + 0.75 * math.exp(-u / 160) + 2.5 * math.exp(-u / 12)  # noqa: E731
-        write_log(folder / "seed/log.jsonl", losses=losses, updates=shape.seed_updates, rng=rng)
+        updates = int(shape.seed_updates * shape.seed_progress)
+        write_log(folder / "seed/log.jsonl", losses=losses, updates=updates, rng=rng)
     if "router" in shape.parts:
         sizes = rng.integers(21_000, 26_000, count).tolist()
         terms = [list(shape.terms[cluster % len(shape.terms)]) for cluster in range(count)]

@@ -49,13 +49,23 @@ def test_torn_last_record_is_passed_over(make_run: MakeRun) -> None:
     assert run.damage == ()
 
 
-def test_damaged_middle_record_is_named(make_run: MakeRun) -> None:
-    folder = make_run()
-    log = folder / "experts/001/log.jsonl"
+def with_line(folder: Path, relative: str, line: bytes) -> Path:
+    """``folder`` with another line in place of the log's sixth."""
+    log = folder / relative
     lines = log.read_bytes().splitlines(keepends=True)
-    lines[5] = b"\x00\xff not json\n"
-    log.write_bytes(b"".join(lines))
-    (run,) = collect_runs([folder])
+    log.write_bytes(b"".join([*lines[:5], line, *lines[6:]]))
+    return folder
+
+
+def test_torn_middle_record_is_passed_over(make_run: MakeRun) -> None:
+    (run,) = collect_runs([with_line(make_run(), "experts/001/log.jsonl", b'{"kind":"upda\x00\xff\n')])
+    assert run.damage == ()
+    updates = [record.update for record in run.experts[1].training]
+    assert updates == [update for update in range(10, 2001, 10) if update != 50]
+
+
+def test_record_that_lacks_a_value_is_named(make_run: MakeRun) -> None:
+    (run,) = collect_runs([with_line(make_run(), "experts/001/log.jsonl", b'{"kind":"update","update":50}\n')])
     assert len(run.damage) == 1
     assert "experts/001/log.jsonl cannot be read after 5 records" in run.damage[0]
     assert run.experts[1].last_update == 40

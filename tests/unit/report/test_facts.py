@@ -1,6 +1,7 @@
 """Do the sentences say what the numbers say?"""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from thinwire.report.collect import collect_runs
 from thinwire.report.curves import loss_ceiling, run_lines
-from thinwire.report.facts import aggregate_curve, matrix_sentence, missing_parts, score_sentence
+from thinwire.report.facts import aggregate_curve, early_words, matrix_sentence, missing_parts, score_sentence
 from thinwire.report.records import LossMatrix
 
 MakeRun = Callable[..., Path]
@@ -77,9 +78,57 @@ def test_missing_parts_follow_the_stages(make_run: MakeRun) -> None:
     assert "None of the 4 experts has started." in start
     assert "Nothing is scored yet" in start
     going = words(parts=("seed", "router", "experts"), expert_progress=0.3)
-    assert "4 of 4 experts are at update 600 of 2,000." in going
+    assert "4 of 4 experts have not finished, at update 600 of 2,000: experts 0 to 3." in going
     assert "seed run" not in going
     assert "sample" in words(parts=("seed", "router", "experts", "test", "matrix"))
+
+
+def test_seed_run_in_progress_is_named_though_the_clusters_are_found(make_run: MakeRun) -> None:
+    (run,) = collect_runs([make_run(parts=("seed", "router"), seed_progress=0.7)])
+    assert missing_parts(run)[0] == "The seed run is not finished, at update 700 of 1,000."
+    assert "not started" not in missing_parts(run)[0]
+    (run,) = collect_runs([make_run("later", parts=("router",))])
+    assert missing_parts(run)[0] == "The seed run is not started."
+    (run,) = collect_runs([make_run("copied", parts=("router", "experts"))])
+    assert missing_parts(run)[0] == "The seed run's log is not there."
+
+
+def test_unfinished_experts_are_named_though_the_run_is_scored(make_run: MakeRun) -> None:
+    folder = make_run(num_experts=6)
+    for expert, last_update in ((1, 500), (2, 700), (4, 600)):
+        log = folder / f"experts/{expert:03d}/log.jsonl"
+        lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
+        log.write_text("".join(line for line in lines if json.loads(line)["update"] <= last_update), encoding="utf-8")
+    (folder / "experts/003/log.jsonl").unlink()
+    (run,) = collect_runs([folder])
+    assert run.scores
+    assert missing_parts(run) == (
+        "1 of 6 experts has not started: expert 3.",
+        "3 of 6 experts have not finished, at updates 500 to 700 of 2,000: experts 1, 2 and 4.",
+    )
+
+
+def test_early_score_says_at_which_updates(make_run: MakeRun) -> None:
+    def words(name: str, **shape: object) -> str:
+        (run,) = collect_runs([make_run(name, num_experts=2, **shape)])
+        return early_words(run, run.scores[0])
+
+    assert words("early", scored_updates=(1640, 1655)) == "scored at updates 1,640 to 1,655 of 2,000"
+    assert words("one", scored_updates=(1640, 1640)) == "scored at update 1,640 of 2,000"
+    assert words("uneven", scored_updates=(1640, 2000)) == "scored at updates 1,640 to 2,000 of 2,000"
+    assert words("end", scored_updates=(2000, 2000)) == ""
+    assert words("silent") == ""
+    assert words("silent-early", expert_progress=0.5) == "scored before the experts' training ended"
+    assert words("without-logs", parts=("test",)) == ""
+
+
+def test_score_of_a_run_made_longer_later_is_early(make_run: MakeRun) -> None:
+    folder = make_run(num_experts=2, scored_updates=(2000, 2000))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["config"]["experts"]["updates"] = 4000
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (run,) = collect_runs([folder])
+    assert early_words(run, run.scores[0]) == "scored at update 2,000 of 4,000"
 
 
 def test_only_the_first_fall_of_the_loss_is_cut_off(make_run: MakeRun) -> None:

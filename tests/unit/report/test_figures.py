@@ -1,5 +1,6 @@
 """Do the figures show what they claim, legibly, and without touching matplotlib's global state?"""
 
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -10,7 +11,8 @@ import pytest
 
 from thinwire.base.errors import UserError
 from thinwire.report.collect import collect_runs
-from thinwire.report.curves import comparison_figure, curves_figure
+from thinwire.report.curve_section import legend
+from thinwire.report.curves import comparison_figure, curves_figure, run_lines
 from thinwire.report.figures import clusters_figure, label, matrix_figure, new_figure, save_png, scores_figure
 from thinwire.report.records import Clusters, LossMatrix
 from thinwire.report.svg import inline_svg
@@ -68,6 +70,17 @@ def test_legend_lies_below_the_panels(make_run: MakeRun, num_experts: int) -> No
     figure.draw_without_rendering()
     top = figure.legends[0].get_window_extent().y1
     assert all(panel.get_tightbbox().y0 >= top - 1 for panel in figure.axes)
+
+
+def test_reference_lines_are_dark_enough_to_be_seen_in_the_legend(make_run: MakeRun) -> None:
+    (run,) = collect_runs([make_run(num_experts=2)])
+    levels = [line for line in run_lines(run) if line.level is not None]
+    assert [line.name for line in levels] == ["ensemble, test", "byte unigram", "byte bigram"]
+    for line in levels:
+        assert max(int(line.colour[start : start + 2], 16) for start in (1, 3, 5)) <= 0x40
+        (dashes,) = re.findall(r'stroke-width="([\d.]+)" stroke-dasharray="(\d+) (\d+)', legend([line]))
+        width, drawn, gap = map(float, dashes)
+        assert width * drawn / (drawn + gap) >= 0.75
 
 
 def test_comparison_ends_at_the_test_loss(make_run: MakeRun) -> None:

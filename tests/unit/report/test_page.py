@@ -1,6 +1,7 @@
 """Is the page whole, harmless and honest, whatever the run folder holds?"""
 
 import csv
+import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -88,6 +89,8 @@ def test_finished_run(make_run: MakeRun, tmp_path: Path) -> None:
         assert words in page
     assert "experts are best on their own cluster" in found.text
     assert "What is not here" not in found.text
+    assert "scored at update" not in found.text
+    assert "2,000 updates, 64 directions" in found.text
     assert [path.name for path in files.csvs] == ["curves.csv", "results.csv", "clusters.csv", "matrix.csv"]
     assert {path.name for path in files.pngs} == {
         "curves.png",
@@ -101,6 +104,49 @@ def test_finished_run(make_run: MakeRun, tmp_path: Path) -> None:
     svg_labels = [value for tag, name, value in found.attributes if tag == "svg" and name == "aria-label"]
     assert len(svg_labels) == 7
     assert not list((tmp_path / "out").rglob("*.tmp"))
+
+
+def test_run_scored_before_its_end_is_not_shown_as_finished(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run(expert_progress=0.3, num_experts=2, scored_updates=(500, 600))
+    page = write_report([folder], out=tmp_path / "out").html.read_text(encoding="utf-8")
+    found = check_harmless(page)
+    assert "2 of 2 experts have not finished, at update 600 of 2,000: experts 0 and 1." in found.text
+    assert "600 of 2,000 updates, 64 directions" in found.text
+    tiles, _, rest = page.partition("What is not here")
+    assert "scored at updates 500 to 600 of 2,000" in tiles
+    assert rest.count("The ensemble was scored at updates 500 to 600 of 2,000.") == 2
+    together = render_page(collect_runs([folder, make_run("whole", num_experts=2)]))
+    comparison, _, _ = together.partition("</section>")
+    assert "soma was scored at updates 500 to 600 of 2,000." in comparison
+    assert "whole was scored" not in comparison
+
+
+@pytest.mark.parametrize(("place", "shown"), [("/home/a b/<x>", True), ("", False), (7, False), (None, False)])
+def test_command_is_shown_with_the_folder_it_was_given_in(make_run: MakeRun, place: object, shown: bool) -> None:
+    folder = make_run(parts=("seed",))
+    manifest = {"command": "thinwire train soma-small --data ../mix --out soma", "working_folder": place}
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    found = check_harmless(render_page(collect_runs([folder])))
+    _, _, commands = found.text.partition("How to continue")
+    assert ("in the folder /home/a b/<x>, where it was given first" in commands) == shown
+    assert ("where it was given first" in commands) == shown
+    (folder / "manifest.json").unlink()
+    assert "where it was given first" not in render_page(collect_runs([folder]))
+
+
+def test_title_names_the_folder_and_the_preset(make_run: MakeRun) -> None:
+    titles = {}
+    for name, preset in (("soma", "demo"), ("demo", "demo"), ("bare", None)):
+        folder = make_run(name, parts=("seed",))
+        record = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        (folder / "config.json").write_text(json.dumps(record | {"preset": preset}), encoding="utf-8")
+        page = render_page(collect_runs([folder]))
+        titles[name] = re.findall("<title>(.*)</title>", page) + re.findall("<h1>(.*)</h1>", page)
+    assert titles == {
+        "soma": ["Thinwire: soma (demo)"] * 2,
+        "demo": ["Thinwire: demo"] * 2,
+        "bare": ["Thinwire: bare"] * 2,
+    }
 
 
 def test_same_folder_gives_the_same_page(make_run: MakeRun) -> None:
