@@ -58,14 +58,6 @@ class Corpus:
         bigrams = np.fromfile(path, np.uint64).reshape(256, 256)
         return cls(folder=folder, **splits, manifest=manifest, fingerprint=manifest["fingerprint"], bigrams=bigrams)
 
-    def split(self, name: Split) -> ByteShards:
-        return {"train": self.train, "valid": self.valid, "test": self.test}[name]
-
-    @property
-    def source_names(self) -> tuple[str, ...]:
-        """Name of every source, in the order that ``ByteShards.sources`` refers to."""
-        return tuple(source["name"] for source in self.manifest["sources"])
-
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Raises UserError where the folder was not made by ``prepare``, or by another version's format."""

@@ -8,7 +8,6 @@ from typing import Literal, get_args
 from thinwire.base.errors import UserError
 
 Tokenizer = Literal["byte"]
-VOCABULARY_SIZE = 256
 
 
 def encode(payload: bytes, *, tokenizer: Tokenizer = "byte") -> bytes:

@@ -14,6 +14,7 @@ import zstandard
 
 from thinwire.base.errors import UserError
 from thinwire.data.documents import MAX_DOCUMENT_BYTES, MEBIBYTE, Document, ReadOptions
+from thinwire.data.zstd_stream import ZstdStream
 
 MAX_LINE_BYTES = MAX_DOCUMENT_BYTES
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -32,7 +33,7 @@ def read_json_documents(path: Path, *, name: str, origin: str, options: ReadOpti
 
     Raises:
         UserError: with file:line, where a line is not JSON, not a record with text, or too long; where the
-            compression is damaged.
+            compression is damaged or the file is cut short.
     """
     number = 0
     try:
@@ -46,7 +47,10 @@ def read_json_documents(path: Path, *, name: str, origin: str, options: ReadOpti
                     record = _parse(line, path=path, number=number)
                     payload = _text(record, options.text_field, path=path, number=number)
                     yield _document(record, payload, name=name, origin=origin, number=number)
-    except (gzip.BadGzipFile, EOFError, zlib.error, zstandard.ZstdError) as error:
+    except EOFError as error:
+        where = f"{path}, after line {number}: {error}"
+        raise UserError("a compressed file is cut short", where=where, fix="fetch or compress it again") from error
+    except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
         where = f"{path}, after line {number}: {error}"
         raise UserError("a compressed file is damaged", where=where, fix="fetch or compress it again") from error
 
@@ -58,9 +62,7 @@ def _open(path: Path) -> io.BufferedIOBase:
     if path.name.endswith(".gz"):
         return gzip.open(path, "rb")
     if path.name.endswith(".zst"):
-        decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
-        stream = decompressor.stream_reader(path.open("rb"), read_across_frames=True, closefd=True)
-        return io.BufferedReader(stream, MEBIBYTE)
+        return io.BufferedReader(ZstdStream(path), MEBIBYTE)
     return io.BufferedReader(path.open("rb", buffering=0), MEBIBYTE)
 
 

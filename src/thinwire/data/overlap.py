@@ -21,7 +21,14 @@ from thinwire.data.shards import ByteShards
 from thinwire.data.substrings import BLOCK_BYTES, SHARED_BYTES, BlockIndex, build_index, mark_shared
 
 REPEATED = "duplicate_in_evaluation"
-REASONS = ("same_source_id", "exact_copy", "normalized_copy", "shared_128_bytes", REPEATED)
+# Why a document is left out, in the order of the screen's columns, and in words that follow a count of documents.
+REASONS: dict[str, str] = {
+    "same_source_id": "with the id of a training document",
+    "exact_copy": "equal to a training document",
+    "normalized_copy": "equal to a training document but for case and spacing",
+    "shared_128_bytes": "with 128 bytes of the training text",
+    REPEATED: "repeating another evaluation document",
+}
 SIGNATURE_FIELDS = 3
 SIGNATURES_PER_READ = 1 << 20
 STREAM_CHUNK_BYTES = 4 * 1024 * 1024

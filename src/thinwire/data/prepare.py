@@ -4,7 +4,6 @@ Everything is written into a sibling folder and renamed at the end, so that the 
 bounded by one document (64 MiB), a small corpus's buffer and the evaluation splits, not by the corpus.
 """
 
-import errno
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -18,17 +17,18 @@ from thinwire.base.errors import UserError
 from thinwire.base.files import write_json
 from thinwire.base.progress import Progress, Silent
 from thinwire.config.check import Violations
-from thinwire.data.corpus import BIGRAMS, MANIFEST, Split, read_manifest
+from thinwire.data.byte_progress import ByteTask
+from thinwire.data.corpus import BIGRAMS, MANIFEST, Split
 from thinwire.data.documents import Document, InputRecord, ReadOptions, Source
 from thinwire.data.encode import Tokenizer, check_tokenizer, encode
 from thinwire.data.manifest import SourceTable, build_manifest, inputs_fingerprint
+from thinwire.data.output_folder import filled_beside, finished_manifest, only_writer
 from thinwire.data.overlap import REPEATED, Candidates, ScreenResult, read_signatures, screen
 from thinwire.data.shards import ByteShards, ShardTotals, ShardWriter
 from thinwire.data.sources import automatic_piece_bytes, open_sources
 from thinwire.data.split_writer import SplitTotals, write_splits
 
-PARTIAL_SUFFIX = ".partial"
-PROGRESS_STEP_BYTES = 1 << 20
+COUNT_STEP_BYTES = 1 << 20
 MIN_PIECE_BYTES = 16  # more than any UTF-8 character
 EVALUATION_SPLITS: tuple[Split, ...] = ("valid", "test")
 
@@ -106,23 +106,24 @@ def prepare(
     options, progress = options or PrepareOptions(), progress or Silent()
     options.check()
     opened = open_sources(sources)
-    task = progress.task("hashing the inputs", len(opened))
+    with only_writer(out):
+        inputs = _hashed(opened, progress)
+        found = finished_manifest(out, inputs_fingerprint=inputs_fingerprint(inputs, asdict(options)))
+        if found is not None:
+            return _summary(out, found, state="reused", began=began)
+        with filled_beside(out) as partial:
+            manifest = _fill(partial, opened, inputs=inputs, options=options, progress=progress)
+    return _summary(out, manifest, state="prepared", began=began)
+
+
+def _hashed(sources: list[Source], progress: Progress) -> list[InputRecord]:
+    task = progress.task("hashing the inputs", len(sources))
     inputs: list[InputRecord] = []
-    for source in opened:
+    for source in sources:
         inputs += source.inputs()
         task.advance()
     task.close()
-    found = _finished(out, inputs_fingerprint(inputs, asdict(options)))
-    if found is not None:
-        return _summary(out, found, state="reused", began=began)
-    partial = _make_partial(out)
-    try:
-        manifest = _fill(partial, opened, inputs=inputs, options=options, progress=progress)
-        partial.rename(out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    return _summary(out, manifest, state="prepared", began=began)
+    return inputs
 
 
 def _summary(
@@ -130,33 +131,6 @@ def _summary(
 ) -> PrepareSummary:
     corpus_bytes = sum(split["num_bytes"] for split in manifest["splits"].values())
     return PrepareSummary(folder, state, manifest, time.perf_counter() - began, corpus_bytes)
-
-
-def _finished(out: Path, wanted: str) -> dict[str, Any] | None:
-    """The manifest of a finished folder made from the same inputs; None where there is room for a new one."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return None
-    fix = "choose another --out, or remove it"
-    if not out.is_dir() or not (out / MANIFEST).is_file():
-        raise UserError("the output folder holds something else", where=str(out), fix=fix)
-    manifest = read_manifest(out)
-    if manifest.get("inputs_fingerprint") != wanted:
-        what = "the output folder was prepared from other sources or with other options"
-        raise UserError(what, where=str(out), fix=fix)
-    return manifest
-
-
-def _make_partial(out: Path) -> Path:
-    partial = out.resolve().with_name(out.resolve().name + PARTIAL_SUFFIX)
-    try:
-        shutil.rmtree(partial, ignore_errors=True)  # left by a run that was killed
-        partial.mkdir(parents=True)
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise
-        fix = "choose a folder that can be written, with --out"
-        raise UserError(f"cannot make the output folder ({error.strerror})", where=str(out), fix=fix) from error
-    return partial
 
 
 def _fill(
@@ -173,8 +147,7 @@ def _fill(
         test_fraction=options.test_fraction,
     )
     if not any(totals.num_documents for totals in first.splits.values()):
-        where = ", ".join(source.argument for source in sources)
-        raise UserError("the sources hold no text", where=where, fix="give sources with text in them")
+        raise _nothing_read(sources, read, options.max_bytes)
     result = _screen(folder, first, progress)
     splits: dict[Split, ShardTotals] = {"train": first.splits["train"]}
     for name, kept in zip(EVALUATION_SPLITS, result.kept, strict=True):
@@ -213,13 +186,24 @@ def _limited(sources: list[Source], read: ReadOptions, max_bytes: int | None) ->
             yield document
 
 
+def _nothing_read(sources: list[Source], read: ReadOptions, max_bytes: int | None) -> UserError:
+    """Why no document was read: there is none, or not even one fits the limit."""
+    where = ", ".join(source.argument for source in sources)
+    sizes = (len(document.payload) for source in sources for document in source.documents(read) if document.payload)
+    first_bytes = None if max_bytes is None else next(sizes, None)
+    if first_bytes is None:
+        return UserError("the sources hold no text", where=where, fix="give sources with text in them")
+    share = "" if len(sources) == 1 else f" (each of {len(sources)} sources gets an equal share)"
+    what = f"--max-bytes {max_bytes}{share} is less than the first document, which has {first_bytes} bytes"
+    return UserError(
+        what, where=where, fix="raise --max-bytes, or cut plain files into shorter ones with --piece-bytes"
+    )
+
+
 def _reported(documents: Iterator[Document], progress: Progress) -> Iterator[Document]:
-    task, waiting = progress.task("reading (bytes)", None), 0
+    task = ByteTask(progress, "reading", num_bytes=None)
     for document in documents:
-        waiting += len(document.payload)
-        if waiting >= PROGRESS_STEP_BYTES:
-            task.advance(waiting)
-            waiting = 0
+        task.advance(len(document.payload))
         yield document
     task.close()
 
@@ -227,13 +211,13 @@ def _reported(documents: Iterator[Document], progress: Progress) -> Iterator[Doc
 def _screen(folder: Path, first: SplitTotals, progress: Progress) -> ScreenResult:
     """Screen the evaluation splits; the same pass over the training stream counts its byte bigrams."""
     train = first.splits["train"]
-    task = progress.task("screening for overlap (bytes)", train.num_bytes)
+    task = ByteTask(progress, "screening for overlap", num_bytes=train.num_bytes)
     counts, previous = np.zeros(65536, np.int64), None
 
     def count(chunk: np.ndarray) -> None:
         nonlocal previous
-        for start in range(0, len(chunk) - 1, PROGRESS_STEP_BYTES):
-            part = chunk[start : start + PROGRESS_STEP_BYTES + 1].astype(np.uint16)
+        for start in range(0, len(chunk) - 1, COUNT_STEP_BYTES):
+            part = chunk[start : start + COUNT_STEP_BYTES + 1].astype(np.uint16)
             counts[:] += np.bincount((part[:-1] << np.uint16(8)) | part[1:], minlength=65536)
         if previous is not None:
             counts[previous * 256 + int(chunk[0])] += 1

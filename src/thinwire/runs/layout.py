@@ -1,7 +1,5 @@
 """Where does each file of a run folder lie?  One place names them all."""
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +8,7 @@ from typing import Any
 
 from thinwire.base.errors import UserError
 from thinwire.base.files import read_json
+from thinwire.base.locks import exclusive_lock
 
 
 @dataclass(frozen=True)
@@ -86,21 +85,7 @@ class RunFolder:
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Hold a job's folder alone; a second process is told who holds it. The lock dies with the process."""
+    """Hold a folder alone; a second process is told who holds it. The lock dies with the process."""
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-            raise UserError(
-                f"another process ({holder or 'unknown'}) is working in this folder",
-                where=str(folder),
-                fix="wait until it ends, or stop it, then give the same command again",
-            ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"pid {os.getpid()}".encode(), 0)
+    with exclusive_lock(folder / "lock", place=folder):
         yield
-    finally:
-        os.close(descriptor)

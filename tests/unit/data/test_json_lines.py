@@ -89,11 +89,16 @@ def test_damaged_compression_is_a_clear_error(tmp_path: Path, ending: str) -> No
         read(path)
 
 
+def many_lines() -> bytes:
+    return b"".join(json.dumps({"text": f"{n * 7919 % 10007} words " * 20}).encode() + b"\n" for n in range(3000))
+
+
 @pytest.mark.parametrize("ending", [".jsonl.gz", ".jsonl.zst"])
-def test_a_compressed_file_cut_short_is_a_clear_error(tmp_path: Path, ending: str) -> None:
-    lines = b"".join(json.dumps({"text": f"{n * 7919 % 10007} words " * 20}).encode() + b"\n" for n in range(3000))
-    whole = gzip.compress(lines) if ending.endswith("gz") else zstandard.ZstdCompressor().compress(lines)
+@pytest.mark.parametrize("keep", [slice(3), slice(100), slice(-4000), slice(-1)])
+def test_a_compressed_file_cut_short_is_a_clear_error(tmp_path: Path, ending: str, keep: slice) -> None:
+    whole = gzip.compress(many_lines()) if ending.endswith("gz") else zstandard.compress(many_lines())
     path = tmp_path / f"file{ending}"
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError):
+    path.write_bytes(whole[keep])
+    with pytest.raises(UserError, match="cut short") as caught:
         read(path)
+    assert str(path) in caught.value.where

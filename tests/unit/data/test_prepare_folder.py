@@ -13,6 +13,7 @@ from thinwire.base.errors import ConfigError, UserError
 from thinwire.base.files import read_json
 from thinwire.data.corpus import SPLITS, Corpus
 from thinwire.data.prepare import PrepareOptions, prepare
+from thinwire.data.shards import ByteShards
 
 
 def write_records(path: Path, count: int, *, seed: int = 0, **fields: str) -> list[bytes]:
@@ -24,8 +25,11 @@ def write_records(path: Path, count: int, *, seed: int = 0, **fields: str) -> li
 
 
 def all_documents(corpus: Corpus) -> dict[str, list[bytes]]:
-    shards = {name: corpus.split(name) for name in SPLITS}
-    return {name: [part.document(i) for i in range(part.num_documents)] for name, part in shards.items()}
+    return {name: [part.document(i) for i in range(part.num_documents)] for name, part in shards_of(corpus).items()}
+
+
+def shards_of(corpus: Corpus) -> dict[str, ByteShards]:
+    return {"train": corpus.train, "valid": corpus.valid, "test": corpus.test}
 
 
 def test_every_document_lies_in_one_split(tmp_path: Path) -> None:
@@ -37,10 +41,10 @@ def test_every_document_lies_in_one_split(tmp_path: Path) -> None:
     assert sorted(itertools.chain(*found.values())) == sorted(law + web)
     assert {name: len(documents) for name, documents in found.items()} == {"train": 468, "valid": 16, "test": 16}
     assert found["train"] == [text for text in law + web if text in set(found["train"])]
-    assert corpus.source_names == ("law", "crawl")
+    assert [source["name"] for source in corpus.manifest["sources"]] == ["law", "crawl"]
     owners = dict.fromkeys(law, 0) | dict.fromkeys(web, 1)
-    for name in SPLITS:
-        assert corpus.split(name).sources.tolist() == [owners[text] for text in found[name]]
+    for name, shards in shards_of(corpus).items():
+        assert shards.sources.tolist() == [owners[text] for text in found[name]]
     assert summary.state == "prepared"
     assert summary.corpus_bytes == sum(len(text) + 1 for text in law + web)
 
@@ -170,6 +174,18 @@ def test_documents_without_text_are_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="hold no text"):
         prepare([str(tmp_path / "a.jsonl")], out=tmp_path / "data")
     assert not (tmp_path / "data").exists()
+
+
+def test_a_limit_below_the_first_document_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": ""}\n{"text": "seven b"}\n')
+    (tmp_path / "b.jsonl").write_text('{"text": "nine byte"}\n')
+    with pytest.raises(UserError, match=r"--max-bytes 5 is less than the first document, which has 7 bytes") as caught:
+        prepare([str(tmp_path / "a.jsonl")], out=tmp_path / "data", options=PrepareOptions(max_bytes=5))
+    assert "raise --max-bytes" in caught.value.fix
+    both = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]
+    with pytest.raises(UserError, match=r"--max-bytes 8 \(each of 2 sources gets an equal share\) is less than"):
+        prepare(both, out=tmp_path / "data", options=PrepareOptions(max_bytes=8))
+    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "b.jsonl"}
 
 
 def test_all_options_out_of_range_are_listed(tmp_path: Path) -> None:
