@@ -28,7 +28,7 @@ def opening(path: Path) -> str:
 def first_sentence(path: Path) -> str:
     """Up to the first full stop or question mark; an ellipsis ends nothing."""
     text = opening(path)
-    end = re.search(r"(?<!\.\.)[.?](?=\s)", text)
+    end = re.search(r"(?<!\.\.)[.?](?=\s+[A-Z])", text)
     return text[: end.end()] if end else text
 
 

@@ -9,6 +9,7 @@ import pytest
 
 CODE_PATH = re.compile(r"`((?:src|tests|bench|docs|examples)/[\w./-]+)`")
 FILE_FUNCTION = re.compile(r"`([\w/]+\.py):(\w+(?:\.\w+)?)`")
+TEST_FILE = re.compile(r"`((?:unit|properties|numerics|e2e)/[\w/]*test_\w+\.py)`")
 LOCAL_LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
 
@@ -45,6 +46,13 @@ def test_every_function_that_the_paper_map_names_exists(repository: Path) -> Non
         if path is None or not re.search(rf"^\s*(?:def|class) {name}\b|^{name}\b.*=", path.read_text(), re.MULTILINE):
             missing.append(f"{file}:{function}")
     assert not missing
+
+
+def test_every_test_that_the_paper_map_names_exists(repository: Path) -> None:
+    text = (repository / "docs" / "papers" / "soma.md").read_text(encoding="utf-8")
+    named = TEST_FILE.findall(text)
+    assert len(named) > 20
+    assert not [name for name in named if not (repository / "tests" / name).is_file()]
 
 
 def test_every_file_with_a_choice_is_listed(repository: Path) -> None:

@@ -59,7 +59,9 @@ def canonical_json(value: Any) -> str:
 
 def write_json(path: Path, value: Any) -> None:
     """Atomic, indented, with sorted keys."""
-    atomic_write(path, (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode())
+    atomic_write(
+        path, (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    )
 
 
 def read_json(path: Path) -> Any:

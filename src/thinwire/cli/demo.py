@@ -1,12 +1,11 @@
 """``thinwire demo``: from text this machine already has to a trained, scored, talking ensemble, and its page."""
 
 import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from thinwire.base.units import format_bytes
-from thinwire.cli.terminal import Terminal, print_table
+from thinwire.cli.terminal import Terminal, print_bytes, print_table
 from thinwire.config.parse import parse
 from thinwire.data.prepare import PrepareOptions, prepare
 from thinwire.experiments.registry import preset
@@ -50,9 +49,7 @@ def main(argv: list[str]) -> None:
         )
     print_table(score_rows(record))
     sample = write_sample(Sample(run=run, prompt=arguments.prompt, bytes=400))
-    sys.stdout.write("\nsample (the prompt, then what the ensemble writes):\n")
-    sys.stdout.flush()
-    sys.stdout.buffer.write(sample.prompt + sample.text + b"\n\n")
+    print_bytes(b"\nsample (the prompt, then what the ensemble writes):\n" + sample.prompt + sample.text + b"\n\n")
     page = _report(run, arguments.out, terminal)
     print_table([("run folder", str(run)), ("page", page)])
 

@@ -65,6 +65,9 @@ def score_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     single = record["single_expert_loss_nats_per_byte"]
     if single:
         rows.append(("single experts", "  ".join(f"{value:.4f}" for value in single)))
-    rows += [(name.replace("_", " "), f"{value:.4f}") for name, value in baselines.items()]
+    rows += [(name.replace("_", " "), f"{baselines[name]:.4f}") for name in ("byte_unigram", "byte_bigram", "xz")]
     experts = f"{record['active_experts']} of {record['num_experts']} experts"
+    done, planned = record["expert_updates"], record["planned_updates"]
+    if min(done) < planned:
+        rows.append(("not finished", f"experts are at update {min(done):,} to {max(done):,} of {planned:,}"))
     return [*rows, ("scored", f"{record['scored_targets']:,} bytes in {record['windows']:,} windows, {experts}")]

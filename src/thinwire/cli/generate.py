@@ -1,7 +1,6 @@
 """``thinwire generate RUN --prompt TEXT``"""
 
 import base64
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import tyro
 
 from thinwire.base.errors import UserError
 from thinwire.base.files import write_json
-from thinwire.cli.terminal import Terminal, print_json
+from thinwire.cli.terminal import Terminal, print_bytes, print_json
 from thinwire.config.check import Violations
 from thinwire.config.parse import parse
 from thinwire.soma.generate import Generated, RouteMode, generate
@@ -22,7 +21,8 @@ class Arguments:
     run: tyro.conf.Positional[Path]
     """A run folder."""
     prompt: str = ""
-    """What to continue; a prompt of fewer than 32 bytes averages the experts by cluster prior."""
+    """What to continue; a prompt of fewer than 32 bytes averages the experts by cluster prior. One
+    that begins with a dash is written --prompt=-text."""
     bytes: int = 512
     """How many bytes to write."""
     temperature: float = 0.7
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> None:
     if arguments.json:
         print_json(sample_record(written, arguments.temperature, arguments.seed))
         return
-    sys.stdout.buffer.write(written.prompt + written.text + b"\n")
+    print_bytes(written.prompt + written.text + b"\n")
 
 
 def write_sample(arguments: Arguments) -> Generated:

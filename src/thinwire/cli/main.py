@@ -5,9 +5,11 @@ import errno
 import importlib
 import os
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 
 from thinwire.base.errors import InterruptedRunError, ThinwireError
@@ -71,7 +73,13 @@ def main(argv: Sequence[str]) -> int:
     def call() -> None:
         importlib.import_module(f"thinwire.cli.{verb}").main(rest)
 
-    return _outcome(call, command=shlex.join(["thinwire", *argv]))
+    return _outcome(call, command=shlex.join([program(), *argv]))
+
+
+def program() -> str:
+    """How a person starts this program: by the script's path where the shell does not find it by name."""
+    script = sys.argv[0]
+    return script if Path(script).name == "thinwire" and not shutil.which("thinwire") else "thinwire"
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
@@ -83,7 +91,7 @@ def _outcome(call: Callable[[], None], *, command: str) -> int:
         call()
         sys.stdout.flush()
     except (KeyboardInterrupt, InterruptedRunError):
-        return _complain(f"interrupted; everything acknowledged is kept\n  to go on: {command}", 130)
+        return _complain(f"interrupted; every finished update is kept\n  to go on: {command}", 130)
     except ThinwireError as error:
         return _complain(f"error: {error}", error.exit_status)
     except BrokenPipeError:

@@ -112,7 +112,7 @@ class Terminal:
 
 def print_json(record: Any) -> None:
     """The one object on standard output, in ASCII: whatever a text or a file's name holds, it can be written."""
-    sys.stdout.write(json.dumps(record) + "\n")
+    sys.stdout.write(json.dumps(record, allow_nan=False) + "\n")
 
 
 def print_table(rows: list[tuple[str, str]]) -> None:
@@ -120,3 +120,18 @@ def print_table(rows: list[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         sys.stdout.write(f"  {name:<{width}}  {value}\n")
+
+
+def printable(text: bytes) -> str:
+    """Bytes for a screen: UTF-8 where they are, and a replacement character for what is not or would steer it."""
+    decoded = text.decode("utf-8", errors="replace")
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in decoded)
+
+
+def print_bytes(text: bytes) -> None:
+    """As they are into a file or pipe, printable on a terminal."""
+    if sys.stdout.isatty():
+        sys.stdout.write(printable(text))
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text)

@@ -6,7 +6,7 @@ from thinwire.soma.config import ClusterConfig, RoutingConfig, ScoringConfig, So
 
 
 def demo() -> SomaConfig:
-    """Four experts of width 32 on the text that a Python installation carries; about four minutes on two cores.
+    """Four experts on the text of a Python installation, for minutes on two cores.
 
     Many one-sided directions over small batches (soma 3.6); rates are high because the run is short.
     """

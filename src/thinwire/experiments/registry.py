@@ -1,6 +1,7 @@
 """Which presets are there?  Name -> function; the first line of its docstring says what it is."""
 
 import difflib
+import re
 from collections.abc import Callable
 
 from thinwire.base.errors import UserError
@@ -23,8 +24,8 @@ PRESETS: dict[str, Callable[[], SomaConfig]] = {
 
 
 def describe() -> dict[str, str]:
-    """Preset -> one line."""
-    return {name: (make.__doc__ or "").splitlines()[0] for name, make in PRESETS.items()}
+    """Preset -> what it is, from the start of its docstring up to a colon, a semicolon or a full stop."""
+    return {name: re.split(r"[:;.](?:\s|$)", make.__doc__ or "")[0] for name, make in PRESETS.items()}
 
 
 def preset(name: str) -> SomaConfig:

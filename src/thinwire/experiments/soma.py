@@ -25,27 +25,30 @@ def soma_paper(num_experts: int) -> SomaConfig:
 
 
 def soma_paper_n1() -> SomaConfig:
-    """N = 1 of Fig. 7: 1.86 at 4M updates, 1.84 at 184 h; 0.138 s an update."""
+    """The paper's expert-count sweep (Fig 7 left), N = 1: 1.86 at 4M updates, 1.84 at 184 h; 0.138 s an update."""
     return soma_paper(1)
 
 
 def soma_paper_n2() -> SomaConfig:
-    """N = 2 of Fig. 7; 0.169 s an update."""
+    """The paper's expert-count sweep, N = 2; 0.169 s an update."""
     return soma_paper(2)
 
 
 def soma_paper_n8() -> SomaConfig:
-    """N = 8 of Fig. 7: 1.77 at about 184 h; 0.145 s an update."""
+    """The paper's expert-count sweep, N = 8: 1.77 at about 184 h; 0.145 s an update."""
     return soma_paper(8)
 
 
 def soma_paper_n32() -> SomaConfig:
-    """N = 32 of Fig. 7; 0.157 s an update."""
+    """The paper's expert-count sweep, N = 32; 0.157 s an update."""
     return soma_paper(32)
 
 
 def soma_paper_n256() -> SomaConfig:
-    """N = 256 of Fig. 7 and Tables 12, 13: 1.71 validation, 1.68 test after 4.16M updates; 41.9k GPU-hours."""
+    """The paper's expert-count sweep, N = 256 (also Tables 12, 13).
+
+    1.71 validation and 1.68 test after 4.16M updates; 41.9k GPU-hours.
+    """
     return soma_paper(256)
 
 
@@ -79,7 +82,7 @@ def soma_wide_n8() -> SomaConfig:
 
 
 def soma_small() -> SomaConfig:
-    """Ours, for two cores and half an hour: N = 4 at width 32 on any corpus from about 10 MB, 64 central pairs.
+    """N = 4 at width 32 for two cores and half an hour: 64 central pairs, on any corpus from about 10 MB.
 
     Windows of 128 bytes and batches of 16 keep an update at 262,144 byte-forwards; the rates start higher than the
     paper's because the run is short. Measured figures: ``docs/log.md``.
@@ -105,7 +108,7 @@ def soma_small() -> SomaConfig:
 
 
 def soma_small_one_sided() -> SomaConfig:
-    """The byte-forwards of ``soma-small`` spent on 256 one-sided directions a batch: half the updates (soma 3.6)."""
+    """The cost of soma-small spent on one-sided directions: 256 of them a batch, half as many updates."""
     config = soma_small()
 
     def with_more_directions(job: TrainingConfig) -> TrainingConfig:

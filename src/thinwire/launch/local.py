@@ -24,11 +24,12 @@ STDERR_LINES = 20
 
 @dataclass(frozen=True)
 class Command:
-    """One job: a name for messages, and ``python -m module arguments``."""
+    """One job: its name, ``python -m module arguments``, and what people call it."""
 
     name: str
     module: str
     arguments: tuple[str, ...]
+    label: str = ""
 
 
 @dataclass
@@ -121,9 +122,15 @@ def _finish(ended: _Running) -> None:
     # A worker that has not yet arranged to finish its update dies of the signal itself.
     if status in (InterruptedRunError.exit_status, -signal.SIGINT, -signal.SIGTERM):
         raise InterruptedRunError(f"{ended.command.name} was asked to stop")
+    label = ended.command.label or ended.command.name
+    if status < 0:
+        cause = ", perhaps because memory ran out" if status == -signal.SIGKILL else ""
+        raise RunFailedError(
+            f"the process of {label} was killed by signal {-status}{cause}\n"
+            "  fix:   give the same command again; it goes on from the last finished update"
+        )
     reason = error.get("text") or "\n  ".join(ended.last_lines) or "no message"
-    killed = f"killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    raise RunFailedError(f"{ended.command.name} {killed}\n  {reason}")
+    raise RunFailedError(f"{label} ended with status {status}\n  {reason}")
 
 
 def _stop(running: dict[str, _Running]) -> None:

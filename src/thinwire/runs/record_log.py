@@ -91,7 +91,7 @@ class RecordLog:
         return cls(path, descriptor, good_bytes)
 
     def append(self, payload: bytes) -> None:
-        """One record; when this returns, a kill of the process no longer loses it.
+        """One record; when this returns, neither a kill nor a loss of power loses it.
 
         Raises:
             OSError: from the file system (disk full); what was written of the record is taken back.
@@ -102,6 +102,7 @@ class RecordLog:
         try:
             while written < len(frame):
                 written += os.pwrite(self.descriptor, frame[written:], self.size + written)
+            os.fdatasync(self.descriptor)
         except OSError as error:
             os.ftruncate(self.descriptor, self.size)
             raise OSError(error.errno, error.strerror, str(self.path)) from error

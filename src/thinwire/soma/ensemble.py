@@ -116,7 +116,7 @@ def score_windows(
             ensemble.thetas,
             shape=ensemble.shape,
             decoder=ensemble.decoder,
-            windows=torch.from_numpy(part),
+            windows=torch.tensor(part),
             experts=torch.from_numpy(chosen),
             first_target=ensemble.prefix_bytes,
             implementation=implementation,

@@ -5,6 +5,7 @@ them, replay only applies.  So a resumed, a replayed and an uninterrupted run go
 """
 
 import hashlib
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thinwire.base.errors import UserError
+from thinwire.base.errors import RunFailedError, UserError
 from thinwire.base.seeds import stream_key
 from thinwire.config.fingerprint import fingerprint
 from thinwire.data.shards import ByteShards
@@ -155,11 +156,13 @@ def evaluate_update(job: ExpertJob, state: ExpertState, *, implementation: str, 
         difference=config.difference,
         threads=threads,
     )
+    train_loss = float(np.mean([batch.mean_loss for batch in estimated.batches]))
+    refuse_infinite(job, train_loss, update=update)
     record = UpdateRecord(
         update=update,
         learning_rate=learning_rate,
         epsilon=epsilon,
-        train_loss=float(np.mean([batch.mean_loss for batch in estimated.batches])),
+        train_loss=train_loss,
         device_seconds=0.0,
         batch_digest=_digest(batches),
         differences=np.stack([batch.differences for batch in estimated.batches]),
@@ -244,6 +247,16 @@ def _move(
         decoder=decoder_state,
         update=record.update,
     )
+
+
+def refuse_infinite(job: ExpertJob, loss: float, *, update: int) -> None:
+    """Raises RunFailedError where training has diverged; nothing of the update is kept."""
+    if not math.isfinite(loss):
+        section = "seed_run" if job.expert == SEED_RUN else "experts"
+        raise RunFailedError(
+            f"the loss at update {update} is {loss}: training has diverged\n"
+            f"  fix:   start another run with a lower --{section}.learning-rate or --{section}.epsilon"
+        )
 
 
 def validation_loss(job: ExpertJob, expert: Expert, *, implementation: str, threads: int) -> float:

@@ -24,6 +24,7 @@ from thinwire.soma.expert_job import (
     apply_record,
     evaluate_update,
     initial_state,
+    refuse_infinite,
     validation_loss,
 )
 from thinwire.soma.model import Expert
@@ -167,9 +168,9 @@ def _run(
         return state
 
     def show(state: ExpertState, *, update: int) -> ExpertState:
-        task.advance(1)
         if _validates(job, update):
             task.note(f"{state.plateau.best_loss:.4f} nats/byte")
+        task.advance(1)
         return state
 
     return run_loop(
@@ -186,6 +187,7 @@ def _validate(
     job: ExpertJob, state: ExpertState, *, folder: JobFolder, log: ScalarLog, compute: Compute
 ) -> ExpertState:
     loss = validation_loss(job, state.expert, implementation=compute.implementation, threads=compute.threads)
+    refuse_infinite(job, loss, update=state.update)
     record = ValidationRecord(state.update, loss)
     log.append(record)
     append_json_line(folder.log, job_log.validation_line(job, record, device_seconds=state.device_seconds))

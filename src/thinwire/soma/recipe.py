@@ -26,16 +26,16 @@ from thinwire.config.fingerprint import as_record, differing_keys, fingerprint
 from thinwire.data.corpus import Corpus
 from thinwire.data.windows import num_windows
 from thinwire.launch.local import Command, available_cores, run_commands
-from thinwire.runs.layout import RunFolder
+from thinwire.runs.layout import RunFolder, exclusive
 from thinwire.soma import clusters
 from thinwire.soma.config import SomaConfig, check, result_record
 from thinwire.soma.expert_training import is_done
 from thinwire.soma.model import shape_of
-from thinwire.soma.run import ASSIGNMENT, BIGRAMS, ROUTER_DONE, SEED_NAME, SomaRun, save_array
+from thinwire.soma.run import ASSIGNMENT, BIGRAMS, ROUTER_DONE, SEED_NAME, SomaRun, job_label, save_array
 from thinwire.soma.scoring import corpus_windows, evaluate, loss_matrix
 
 WORKER = "thinwire.soma.worker"
-UNFINISHED_START = {"manifest.json", "manifest.json.tmp", "config.json.tmp"}
+UNFINISHED_START = {"lock", "manifest.json", "manifest.json.tmp", "config.json.tmp"}
 """All that a kill before the first config.json can leave in a run folder."""
 
 
@@ -69,19 +69,29 @@ def train(
     Raises:
         ConfigError: every setting that is out of range.
         UserError: ``data`` is not a prepared folder, ``out`` holds another run, or a file in it is damaged.
-        InterruptedRunError: a person stopped it; everything acknowledged is kept.
+        InterruptedRunError: a person stopped it; every finished update is kept.
         RunFailedError: a worker died.
     """
     check(config, where=f"preset {preset}")
     voice = voice or Voice(Silent(), lambda _: None)
     corpus = Corpus.open(data)
     check_text(config, corpus=corpus)
-    run = open_or_create(config, corpus=corpus, out=out, preset=preset, command=command)
-    torch.set_num_threads(max(1, available_cores()))
-    fit_clusters(run, corpus=corpus, voice=voice)
-    train_seed(run, corpus=corpus, voice=voice)
-    train_experts(run, corpus=corpus, voice=voice)
-    return score(run, voice=voice)
+    refuse_foreign_folder(out)
+    with exclusive(out):
+        run = open_or_create(config, corpus=corpus, out=out, preset=preset, command=command)
+        torch.set_num_threads(max(1, available_cores()))
+        fit_clusters(run, corpus=corpus, voice=voice)
+        train_seed(run, corpus=corpus, voice=voice)
+        train_experts(run, corpus=corpus, voice=voice)
+        return score(run, voice=voice)
+
+
+def refuse_foreign_folder(out: Path) -> None:
+    """Raises UserError where ``out`` is a file, or a folder with other things in it than a run."""
+    if RunFolder(out).config.is_file() or not out.exists():
+        return
+    if not out.is_dir() or {path.name for path in out.iterdir()} - UNFINISHED_START:
+        raise UserError("--out exists and is not a run folder", where=str(out), fix="give a new or empty folder")
 
 
 def check_text(config: SomaConfig, *, corpus: Corpus) -> None:
@@ -126,9 +136,9 @@ def open_or_create(
                 where=str(folder.manifest),
                 fix="give another --out, or the data this run was started on",
             )
-    elif out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - UNFINISHED_START):
-        raise UserError("--out exists and is not a run folder", where=str(out), fix="give a new or empty folder")
-    write_json(folder.manifest, _manifest(config, corpus=corpus) | {"command": command})
+    refuse_foreign_folder(out)
+    given = {"command": command, "working_folder": str(Path.cwd())}
+    write_json(folder.manifest, _manifest(config, corpus=corpus) | given)
     write_json(folder.config, {"kind": "soma", "preset": preset, "config": as_record(config)})
     return SomaRun(folder, preset, config)
 
@@ -165,20 +175,20 @@ def _event(run: SomaRun, **record: Any) -> None:
 
 def train_seed(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
     """Stage 2: body and tied matrix E together, on a sample of the corpus."""
-    _train_jobs(run, [SEED_NAME], corpus=corpus, voice=voice, label=lambda _: "seed run")
+    _train_jobs(run, [SEED_NAME], corpus=corpus, voice=voice)
 
 
 def train_experts(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
     """Stage 3: every expert from the seed's weights, on its own cluster, in processes that never talk."""
     names = [str(index) for index in range(run.num_experts)]
-    _train_jobs(run, names, corpus=corpus, voice=voice, label=lambda name: f"expert {name}")
+    _train_jobs(run, names, corpus=corpus, voice=voice)
 
 
-def _train_jobs(run: SomaRun, names: list[str], *, corpus: Corpus, voice: Voice, label: Callable[[str], str]) -> None:
+def _train_jobs(run: SomaRun, names: list[str], *, corpus: Corpus, voice: Voice) -> None:
     jobs = {name: run.job(name, corpus=corpus) for name in names}
     waiting = [name for name in names if not is_done(jobs[name], folder=run.job_folder(name))]
     if not waiting:
-        voice.say(f"{label(names[0]) if len(names) == 1 else f'{len(names)} experts'}: already trained, kept")
+        voice.say(f"{job_label(names[0]) if len(names) == 1 else f'{len(names)} experts'}: already trained, kept")
         return
     launch, cores = run.config.launch, available_cores()
     at_once = min(launch.processes or cores, len(waiting))
@@ -191,7 +201,7 @@ def _train_jobs(run: SomaRun, names: list[str], *, corpus: Corpus, voice: Voice,
             voice.say(message["text"])
             return
         if name not in bars:
-            bars[name] = voice.progress.task(label(name), left[name])
+            bars[name] = voice.progress.task(job_label(name), left[name])
         if message["type"] == "note":
             bars[name].note(message["text"])
             return
@@ -201,7 +211,10 @@ def _train_jobs(run: SomaRun, names: list[str], *, corpus: Corpus, voice: Voice,
             bars.pop(name).close()
 
     root = str(run.folder.root)
-    commands = [Command(name, WORKER, (root, name, launch.implementation, str(threads))) for name in waiting]
+    commands = [
+        Command(name, WORKER, (root, name, launch.implementation, str(threads)), label=job_label(name))
+        for name in waiting
+    ]
     _event(run, stage="train", jobs=waiting, processes=at_once, threads=threads, state="started")
     run_commands(commands, at_once=at_once, on_message=on_message)
     for bar in bars.values():

@@ -15,7 +15,7 @@ from thinwire.runs import checkpoint
 from thinwire.soma.expert_job import ExpertJob, apply_record, initial_state
 from thinwire.soma.expert_training import Compute
 from thinwire.soma.model import Expert
-from thinwire.soma.run import SomaRun
+from thinwire.soma.run import SomaRun, job_label
 from thinwire.soma.scalar_log import UpdateRecord, read
 
 
@@ -39,7 +39,7 @@ def rebuild(job: ExpertJob, *, run: SomaRun, name: str, update: int, compute: Co
     last = max((r.update for r in contents.records if isinstance(r, UpdateRecord)), default=0)
     if not 0 <= update <= last:
         raise UserError(
-            f"the log of '{name}' ends at update {last}; update {update} is not in it",
+            f"the log of {job_label(name)} ends at update {last}; update {update} is not in it",
             where=str(folder.scalars),
             fix=f"choose 0 to {last}, or train on",
         )
@@ -51,7 +51,7 @@ def rebuild(job: ExpertJob, *, run: SomaRun, name: str, update: int, compute: Co
         )
     torch.set_num_threads(1)
     state = initial_state(job)
-    task = progress.task(f"replay {name}", update)
+    task = progress.task(f"replay {job_label(name)}", update)
     for record in contents.records:
         if record.update > update:
             break
@@ -75,10 +75,9 @@ def replay(
         UserError: as ``rebuild``, or ``out`` would put them among the run's own checkpoints.
     """
     run = SomaRun.open(root)
-    for name in jobs:
-        if (out / name).resolve() == run.job_folder(name).root.resolve():
-            fix = "give a folder outside the run"
-            raise UserError("the rebuilt weights would lie among the run's own", where=str(out / name), fix=fix)
+    if out.resolve().is_relative_to(root.resolve()):
+        fix = "give a folder outside the run"
+        raise UserError("the rebuilt weights would lie among the run's own", where=str(out), fix=fix)
     corpus = run.open_corpus()
     results = []
     for name in jobs:

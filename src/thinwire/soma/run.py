@@ -24,6 +24,11 @@ ROUTER_DONE = "done.json"
 MIN_SEED_WINDOWS = 64
 
 
+def job_label(name: str) -> str:
+    """What people call a job: ``"seed"`` or an expert's number."""
+    return "seed run" if name == SEED_NAME else f"expert {name}"
+
+
 def save_array(path: Path, array: np.ndarray) -> None:
     """A ``.npy`` file, whole or absent."""
 
@@ -76,7 +81,14 @@ class SomaRun:
     def open_corpus(self) -> Corpus:
         """The prepared data this run was started on; raises UserError where it is gone or has changed."""
         recorded = self.data_record()
-        corpus = Corpus.open(Path(recorded["folder"]))
+        folder = Path(recorded["folder"])
+        if not folder.is_dir():
+            raise UserError(
+                "the data folder of this run is not where it was",
+                where=str(folder),
+                fix="give the training command of this run again, with --data where the folder lies now",
+            )
+        corpus = Corpus.open(folder)
         if corpus.fingerprint != recorded["fingerprint"]:
             raise UserError(
                 "the data folder has changed since this run began",
@@ -173,13 +185,19 @@ class SomaRun:
             sample, cluster=0, validation_fraction=fraction, seed=config.seed, purpose="seed-validation"
         )
 
+    def last_update(self, name: str) -> int:
+        """Of a job's newest checkpoint; 0 where it has none."""
+        return max(checkpoint.list_updates(self.job_folder(name).checkpoints), default=0)
+
     def final_expert(self, name: str, *, update: int | None = None) -> Expert:
         """Weights of a job's newest checkpoint (or of ``update``); raises UserError where there is none."""
         folder = self.job_folder(name).checkpoints
         updates = checkpoint.list_updates(folder)
         if not updates:
             raise UserError(
-                f"'{name}' has no checkpoint yet", where=str(folder), fix="train the run first, or go on training it"
+                f"{job_label(name)} has no checkpoint yet",
+                where=str(folder),
+                fix="train the run first, or go on training it",
             )
         shapes = {
             "theta": (self.shape.num_parameters,),

@@ -1,5 +1,6 @@
 """How good is a run, beside what?  The paper's protocol on held-out windows, with intervals and baselines (Table 1)."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from thinwire.base.errors import UserError
-from thinwire.base.files import write_json
+from thinwire.base.files import read_json, write_json
 from thinwire.base.progress import Progress
 from thinwire.base.seeds import stream_key
 from thinwire.base.units import bits_per_byte
@@ -120,6 +121,9 @@ def score_text(
     ).mixture
     return _summary(run, ensemble, losses, windows) | {
         "name": name or result_name(on, active_experts=active_experts),
+        "windows_digest": hashlib.sha256(windows.windows.tobytes()).hexdigest()[:16],
+        "expert_updates": [run.last_update(str(index)) for index in range(run.num_experts)],
+        "planned_updates": run.config.experts.updates,
         "protocol": text.protocol,
         "active_experts": ensemble.active_experts if active_experts is None else active_experts,
         "by_source": _by_source(losses, windows.sources, text.source_names),
@@ -130,8 +134,17 @@ def score_text(
 
 
 def keep_result(root: Path, record: dict[str, Any]) -> None:
-    """Write a record to ``RUN/results/NAME.json``. Raises OSError where the run cannot be written."""
-    write_json(RunFolder(root).results / f"{record['name']}.json", record)
+    """Write a record to ``RUN/results/NAME.json``; another text of the same name gets its digest added to its own.
+
+    Raises:
+        OSError: the run cannot be written.
+    """
+    folder = RunFolder(root).results
+    path = folder / f"{record['name']}.json"
+    is_other = path.is_file() and read_json(path).get("windows_digest") != record["windows_digest"]
+    if is_other and record["name"] not in OWN_RESULTS:
+        path = folder / f"{record['name']}-{record['windows_digest'][:8]}.json"
+    write_json(path, record)
 
 
 def evaluate(

@@ -137,3 +137,19 @@ def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_verb_of_the_usage_exists() -> None:
     assert tuple(cli_main.VERBS) == VERBS
+
+
+@pytest.mark.parametrize(
+    ("script", "found", "printed"),
+    [
+        (".venv/bin/thinwire", None, ".venv/bin/thinwire"),
+        (".venv/bin/thinwire", "/usr/bin/thinwire", "thinwire"),
+        ("/somewhere/pytest", None, "thinwire"),
+    ],
+)
+def test_the_program_is_named_as_the_shell_finds_it(
+    script: str, found: str | None, printed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [script])
+    monkeypatch.setattr("shutil.which", lambda _: found)
+    assert cli_main.program() == printed

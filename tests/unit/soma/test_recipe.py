@@ -5,14 +5,16 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tiny_runs
-from thinwire.base.errors import ConfigError, UserError
+from thinwire.base.errors import ConfigError, RunFailedError, UserError
 from thinwire.base.progress import Silent
 from thinwire.data.corpus import Corpus
 from thinwire.data.prepare import PrepareOptions, prepare
+from thinwire.runs.layout import exclusive
 from thinwire.soma import recipe
 from thinwire.soma.config import SomaConfig
 from thinwire.soma.recipe import Voice, fit_clusters, open_or_create, score, train
@@ -238,3 +240,64 @@ def test_an_event_is_logged_for_each_stage(tiny_run: Path) -> None:
         ("scores", "done"),
     ]
     assert recipe.WORKER == "thinwire.soma.worker"
+
+
+def test_a_run_at_work_is_left_alone(tiny_run: Path, tiny_data: Path, tmp_path: Path) -> None:
+    root = copy_of(tiny_run, tmp_path / "run")
+    longer = replace(CONFIG, experts=replace(CONFIG.experts, updates=8))
+    with exclusive(root):
+        before = contents(root)
+        with pytest.raises(UserError, match="is working in this folder"):
+            train(longer, data=tiny_data, out=root, preset="demo")
+        assert contents(root) == before
+
+
+def test_another_persons_folder_is_left_alone(tiny_data: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="not a run folder"):
+        train(CONFIG, data=tiny_data, out=tmp_path, preset="demo")
+    assert contents(tmp_path) == {"notes.txt": b"mine"}
+
+
+@pytest.mark.parametrize("section", ["seed_run", "experts"])
+def test_a_run_that_diverges_fails_and_says_what_to_lower(section: str, tiny_data: Path, tmp_path: Path) -> None:
+    job = replace(getattr(CONFIG, section), learning_rate=1e30, updates=40, validate_every=50)
+    config = replace(CONFIG, **{section: job})
+    with pytest.raises(RunFailedError, match=rf"(?s)diverged.*lower --{section}\.learning-rate"):
+        tiny_runs.train_in_process(config, data=tiny_data, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "results").exists()
+
+
+class Bars:
+    """Remembers every bar that was opened, and what was said to it."""
+
+    def __init__(self) -> None:
+        self.opened: list[list[Any]] = []
+
+    def task(self, name: str, total: int | None) -> Any:
+        events: list[Any] = [name, total]
+        self.opened.append(events)
+
+        class Bar:
+            def advance(self, count: int = 1) -> None:
+                events.append(count)
+
+            def note(self, text: str) -> None:
+                events.append(text)
+
+            def close(self) -> None:
+                events.append("closed")
+
+        return Bar()
+
+
+def test_every_job_has_one_bar_that_ends_full_with_its_last_loss(tiny_data: Path, tmp_path: Path) -> None:
+    bars = Bars()
+    train(CONFIG, data=tiny_data, out=tmp_path / "run", preset="demo", voice=Voice(bars, lambda _: None))
+    jobs = {events[0]: events for events in bars.opened if events[0] in ("seed run", "expert 0", "expert 1")}
+    assert len(jobs) == 3
+    assert len([events for events in bars.opened if events[0] in jobs]) == 3
+    for events in jobs.values():
+        assert sum(event for event in events[2:] if isinstance(event, int)) == events[1] == 6
+        assert events[-1] == "closed"
+        assert "nats/byte" in events[-3]

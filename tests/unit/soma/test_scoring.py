@@ -8,9 +8,11 @@ import pytest
 
 import tiny_runs
 from thinwire.base.errors import UserError
+from thinwire.base.files import read_json
+from thinwire.cli.evaluate import score_rows
 from thinwire.data.corpus import Corpus
 from thinwire.soma.ensemble import load_ensemble, score_bytes, score_windows
-from thinwire.soma.scoring import corpus_windows, evaluate, loss_matrix, result_name
+from thinwire.soma.scoring import corpus_windows, evaluate, loss_matrix, result_name, score_text
 from tiny_runs import CONFIG, copy_of
 
 
@@ -98,7 +100,7 @@ def test_the_matrix_is_measured_behind_a_quarter_of_short_windows(tiny_run: Path
 
 def test_an_untrained_run_says_what_is_missing(tiny_data: Path, tmp_path: Path) -> None:
     tiny_runs.start_run(CONFIG, data=tiny_data, out=tmp_path / "run")
-    with pytest.raises(UserError, match="'0' has no checkpoint yet"):
+    with pytest.raises(UserError, match="expert 0 has no checkpoint yet"):
         evaluate(tmp_path / "run")
 
 
@@ -136,3 +138,28 @@ def test_wikitext_is_scored_on_the_papers_targets(
     assert (record["protocol"], record["name"]) == ("wikitext", f"wiki.{split}")
     assert (record["windows"], record["scored_targets"]) == (windows, targets)
     assert record["ci95"][0] < record["loss_nats_per_byte"] < record["ci95"][1]
+
+
+def test_a_score_says_how_far_the_experts_are(tiny_run: Path, tmp_path: Path) -> None:
+    root = copy_of(tiny_run, tmp_path / "run")
+    record = score_text(root)
+    assert (record["expert_updates"], record["planned_updates"]) == ([6, 6], 6)
+    for path in (root / "experts" / "001" / "checkpoints").glob("00000006.*"):
+        path.unlink()
+    record = score_text(root)
+    assert (record["expert_updates"], record["planned_updates"]) == ([6, 3], 6)
+    assert ("not finished", "experts are at update 3 to 6 of 6") in score_rows(record)
+
+
+def test_two_texts_of_one_name_keep_both_results(tiny_run: Path, tmp_path: Path) -> None:
+    root = copy_of(tiny_run, tmp_path / "run")
+    losses = []
+    for name, byte in (("a", b"x"), ("b", b"y")):
+        text = tmp_path / name / "same.txt"
+        text.parent.mkdir()
+        text.write_bytes(byte * 400)
+        losses.append(evaluate(root, on=text)["loss_nats_per_byte"])
+    kept = {read_json(path)["loss_nats_per_byte"] for path in (root / "results").glob("same*.json")}
+    assert kept == set(losses)
+    evaluate(root, on=tmp_path / "a" / "same.txt")
+    assert len(list((root / "results").glob("same*.json"))) == 2
