@@ -1,8 +1,14 @@
 """What every test may ask for, and ``--forbid-skips``, under which a skipped test fails the run."""
 
+import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:  # the package is imported by fixtures, after the hook that checks shapes has been installed
+    from command_lines import Here, Outcome
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 ALLOWED_SKIP = "needs a GPU"
@@ -39,3 +45,49 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real text is absent: {folder}")
     return folder
+
+
+@pytest.fixture
+def here(capsysbinary: pytest.CaptureFixture[bytes]) -> "Iterator[Here]":
+    """Gives a command line in this process."""
+    import command_lines
+
+    def call(*argv: str | Path) -> "Outcome":
+        capsysbinary.readouterr()
+        status = command_lines.in_this_process(*argv)
+        written = capsysbinary.readouterr()
+        return command_lines.Outcome(status, written.out, written.err.decode())
+
+    before = signal.getsignal(signal.SIGTERM)
+    yield call
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def apart() -> "Here":
+    """Gives a command line in a process of its own."""
+    import command_lines
+
+    return command_lines.apart
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the prepared text and the run of all tests lie."""
+    return tmp_path_factory.getbasetemp()
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tiny_folder: Path) -> Path:
+    """A data folder of three subjects."""
+    import tiny_runs
+
+    return tiny_runs.prepared_data(tiny_folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_folder: Path) -> Path:
+    """Finished; read it, do not change it."""
+    import tiny_runs
+
+    return tiny_runs.finished_run(tiny_folder)

@@ -26,17 +26,15 @@ from thinwire.kernels.lane_rows import (
 )
 
 VOCABULARY = 256
-GAIN_PAD = 16
 
 
 @njit(nogil=True, inline="always")
 @no_type_check
 def block_offsets(sizes: Sizes, block: int) -> BlockOffsets:
-    gain = (sizes.width + GAIN_PAD - 1) // GAIN_PAD * GAIN_PAD
     start = block * sizes.block_floats
-    lstm = start + gain
+    lstm = start + sizes.gain_pad
     mlp_norm = lstm + 8 * sizes.width_pad * sizes.width
-    mlp_up = mlp_norm + gain
+    mlp_up = mlp_norm + sizes.gain_pad
     return BlockOffsets(start, lstm, mlp_norm, mlp_up, mlp_up + sizes.hidden_pad * sizes.width)
 
 
@@ -72,15 +70,13 @@ def pack_weights(flat: np.ndarray, sizes: Sizes, packed: np.ndarray) -> None:
         position += sizes.hidden * d
         _pack_rows(flat, position, d, sizes.hidden, packed, at.mlp_down, sizes.hidden, 0)
         position += sizes.hidden * d
-    final = sizes.depth * sizes.block_floats
+    final = sizes.final_norm
     packed[final : final + d] = flat[position : position + d]
     position += d
     if sizes.has_projections:
-        project_out = final + (d + GAIN_PAD - 1) // GAIN_PAD * GAIN_PAD
-        project_in = project_out + sizes.embed_pad * d
-        _pack_rows(flat, position, d, sizes.embed, packed, project_in, sizes.embed, 0)
+        _pack_rows(flat, position, d, sizes.embed, packed, sizes.project_in, sizes.embed, 0)
         position += d * sizes.embed
-        _pack_rows(flat, position, sizes.embed, d, packed, project_out, d, 0)
+        _pack_rows(flat, position, sizes.embed, d, packed, sizes.project_out, d, 0)
 
 
 @compiled
@@ -102,7 +98,6 @@ def build_table(
     gates = d_pad * LANES
     normal = (sizes.entry_floats + sizes.hidden_pad) * LANES
     embedded = normal + scratch_rows(sizes) * LANES
-    project_in = sizes.depth * sizes.block_floats + (d + GAIN_PAD - 1) // GAIN_PAD * GAIN_PAD + sizes.embed_pad * d
     per_group = LANES // directions
     for first in range(0, VOCABULARY, per_group):
         target = embedded if sizes.has_projections else 0
@@ -112,7 +107,7 @@ def build_table(
                 scratch[target + r * LANES + lane] = decoder[(VOCABULARY + byte) * embed + r]
         if sizes.has_projections:
             for tile in range(d_pad // TILE_ROWS):
-                weights = project_in + tile * embed * TILE_ROWS
+                weights = sizes.project_in + tile * embed * TILE_ROWS
                 gemm_set(mix, packed, weights, scratch, embedded, scratch, tile * TILE_ROWS * LANES, embed)
         layer_norm(mix, scratch, 0, packed, at.lstm_norm, scratch, normal, d)
         for tile in range(4 * d_pad // TILE_ROWS):
@@ -159,8 +154,6 @@ def forward_lanes(
     projected = normal + scratch_rows(sizes) * LANES
     logits = logits_offset(sizes)
     sums = logits + VOCABULARY * LANES
-    final = sizes.depth * sizes.block_floats
-    project_out = final + (d + GAIN_PAD - 1) // GAIN_PAD * GAIN_PAD
     entries = np.empty(LANES, np.int32)
     for t in range(tokens.shape[0] - 1):
         for lane in range(LANES):
@@ -191,12 +184,12 @@ def forward_lanes(
                 weights = at.mlp_down + tile * sizes.hidden * TILE_ROWS
                 output = residual + tile * TILE_ROWS * LANES
                 gemm_add(mix, packed, weights, scratch, mlp, scratch, output, sizes.hidden)
-        layer_norm(mix, scratch, residual, packed, final, scratch, normal, d)
+        layer_norm(mix, scratch, residual, packed, sizes.final_norm, scratch, normal, d)
         source = normal
         if sizes.has_projections:
             source = projected
             for tile in range(sizes.embed_pad // TILE_ROWS):
-                weights = project_out + tile * d * TILE_ROWS
+                weights = sizes.project_out + tile * d * TILE_ROWS
                 gemm_set(mix, packed, weights, scratch, normal, scratch, projected + tile * TILE_ROWS * LANES, d)
         if hidden_out.shape[0] > 0:
             for r in range(embed):

@@ -26,7 +26,11 @@ class Sizes(NamedTuple):
     depth: int
     has_projections: int
     num_parameters: int
+    gain_pad: int
     block_floats: int
+    final_norm: int
+    project_out: int
+    project_in: int
     packed_floats: int
     entry_floats: int
     state_floats: int
@@ -53,7 +57,9 @@ def sizes_of(shape: ExpertShape) -> Sizes:
     d_pad, hidden_pad, embed_pad = (pad(n, TILE_ROWS) for n in (d, hidden, embed))
     gain_pad = pad(d, CACHE_LINE_FLOATS)
     block = 2 * gain_pad + NUM_GATES * d_pad * 2 * d + hidden_pad * d + d_pad * hidden
-    packed = shape.depth * block + gain_pad + embed_pad * d + d_pad * embed
+    final_norm = shape.depth * block
+    project_out = final_norm + gain_pad
+    project_in = project_out + embed_pad * d
     entry = pad((1 + NUM_GATES) * d_pad, LANES)
     state = shape.depth * (2 * d_pad + d_pad) * LANES
     rows = entry + hidden_pad + 2 * max(d_pad, embed_pad) + VOCABULARY + 2
@@ -67,8 +73,12 @@ def sizes_of(shape: ExpertShape) -> Sizes:
         depth=shape.depth,
         has_projections=int(shape.has_projections),
         num_parameters=shape.num_parameters,
+        gain_pad=gain_pad,
         block_floats=block,
-        packed_floats=pad(packed, CACHE_LINE_FLOATS),
+        final_norm=final_norm,
+        project_out=project_out,
+        project_in=project_in,
+        packed_floats=pad(project_in + d_pad * embed, CACHE_LINE_FLOATS),
         entry_floats=entry,
         state_floats=pad(state, CACHE_LINE_FLOATS),
         scratch_floats=rows * LANES,

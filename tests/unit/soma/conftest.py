@@ -12,22 +12,6 @@ from thinwire.soma.run import SomaRun
 
 
 @pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.getbasetemp()
-
-
-@pytest.fixture(scope="session")
-def tiny_data(tiny_folder: Path) -> Path:
-    return tiny_runs.prepared_data(tiny_folder)
-
-
-@pytest.fixture(scope="session")
-def tiny_run(tiny_folder: Path) -> Path:
-    """Finished; read it, do not change it."""
-    return tiny_runs.finished_run(tiny_folder)
-
-
-@pytest.fixture(scope="session")
 def jobs(tiny_run: Path, tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Undisturbed]:
     run, made = SomaRun.open(tiny_run), {}
     for name in JOBS:
