@@ -1,0 +1,47 @@
+"""Are the fused kernels right where registers are half as wide?  AVX2 is the usual machine; ours may have AVX-512."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECK = """
+import thinwire.kernels.vector_ir as vector_ir
+
+vector_ir.tile_rows = lambda: 4
+import torch
+from thinwire.base.seeds import stream_key
+from thinwire.kernels.expert_losses.api import expert_losses
+from thinwire.kernels.expert_losses.cases import CASES, inputs_for
+from thinwire.kernels.lane_rows import TILE_ROWS
+from thinwire.kernels.sign_probe.api import ProbeAddress
+
+assert TILE_ROWS == 4
+address = ProbeAddress(stream_key(1, "probe", 0), 3)
+for case in CASES:
+    if case.batch not in (4, 5, 17):
+        continue
+    inputs = inputs_for(case)
+    losses = [
+        expert_losses(
+            torch.tensor(inputs.theta, dtype=dtype), shape=case.shape,
+            decoder=torch.tensor(inputs.decoder, dtype=dtype), windows=torch.from_numpy(inputs.windows),
+            address=address, directions=range(case.num_directions), epsilon=case.epsilon, implementation=name,
+        )
+        for name, dtype in (("numba", torch.float32), ("reference", torch.float64))
+    ]
+    print(float(((losses[0] - losses[1]) / losses[1]).abs().max()))
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for an x86-64 processor without AVX-512")
+def test_losses_without_avx_512(tmp_path: Path) -> None:
+    environment = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", CHECK], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    errors = [float(line) for line in done.stdout.split()]
+    assert len(errors) >= 5
+    assert max(errors) < 2e-6
