@@ -41,7 +41,8 @@ def test_rows_hold_the_contracts_keys_and_agree_with_each_other(
     assert set(row) >= CONTRACT_KEYS
     assert row["case"] == CASES[1].name
     assert row["speedup_over_eager"] == pytest.approx(row["byte_forwards_per_s"] / row["eager_byte_forwards_per_s"])
-    operations = row["byte_forwards_per_s"] * CASES[1].shape.operations_per_byte
+    assert row["second_core_gain"] == pytest.approx(row["byte_forwards_per_s"] / row["one_core_byte_forwards_per_s"])
+    operations = row["one_core_byte_forwards_per_s"] * CASES[1].shape.operations_per_byte
     assert row["fraction_of_fma_peak"] == pytest.approx(operations / row["fma_peak_flops_per_s"])
 
 
