@@ -8,7 +8,7 @@ from thinwire.soma.config import ClusterConfig, RoutingConfig, ScoringConfig, So
 def demo() -> SomaConfig:
     """Four experts on the text of a Python installation, for minutes on two cores.
 
-    Many one-sided directions over small batches (soma 3.6); rates are high because the run is short.
+    Many one-sided directions over small batches (decision 0007); rates are high because the run is short.
     """
     job = TrainingConfig(
         updates=400,

@@ -1,7 +1,7 @@
 """One expert's forward pass over 16 windows at once, weights packed, the whole time loop in one compiled function.
 
 Block 1 is pre-norm on E[byte] and E is never perturbed, so its input projection is a table of 256 rows, made once per
-set of weights (``soma`` design: an eighth of the body's work saved, exactly).  Everything releases the interpreter's
+set of weights (an eighth of the work of the body, saved exactly).  Everything releases the interpreter's
 lock; threads split the calls, never a sum, so results do not depend on how many there are.
 """
 

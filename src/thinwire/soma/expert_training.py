@@ -1,4 +1,4 @@
-"""How does a job start, go on after a kill, and end?  Scalar log first, checkpoints behind it (soma 3.2).
+"""How does a job start, go on after a kill, and end?  Scalar log first, checkpoints behind it (decision 0003).
 
 Order of an update: forwards, move, append the scalars (now it is acknowledged), then validation, checkpoint, progress.
 A restart reads the newest checkpoint and applies the records behind it, so at most the update in flight is lost.

@@ -46,7 +46,7 @@ def test_every_bit_comes_back(path: Path) -> None:
 
 
 def test_a_record_of_64_directions_takes_512_bytes_and_a_few(tmp_path: Path) -> None:
-    """soma 3.2: 512 bytes an update; rates, loss, clock, digest and checksums add 61."""
+    """512 bytes an update; rates, loss, clock, digest and checksums add 61."""
     log = ScalarLog(tmp_path / "scalars.log", good_bytes=0, header={})
     before = (tmp_path / "scalars.log").stat().st_size
     log.append(update(1)._replace(differences=np.zeros((1, 64))))
