@@ -1,4 +1,4 @@
-"""What were the weights after update u?  Rebuilt from the scalar log, without a perturbed forward pass (decision 0003).
+"""What were the weights after update u?  Rebuilt from the scalar log, without perturbed forwards (decision 0003).
 
 Where the decoder trains too, its step is computed again from the addressed batch by the update's one unperturbed
 forward.  Bit for bit holds for one implementation on one kind of machine.

@@ -1,4 +1,4 @@
-"""What is the least that rebuilds a run?  Per update: rates, batch digest and the FP64 loss differences (decision 0003).
+"""What is the least that rebuilds a run?  Per update: rates, batch digest and FP64 loss differences (decision 0003).
 
 512 bytes an update for 64 directions.  The probes are rebuilt from their address, so these scalars determine every
 weight; a validation is logged too, because the plateau rule decides the next rates from it.
