@@ -8,7 +8,7 @@ The command line's verbs as functions on plain objects::
     thinwire.train(thinwire.preset("soma-small"), data=Path("data"), out=Path("run"))
     ensemble = thinwire.load_ensemble(Path("run"))
     thinwire.evaluate(Path("run"), on=Path("other.txt"))["loss_nats_per_byte"]
-    thinwire.score_bytes(ensemble, text)      # log p of every byte after the routed prefix
+    thinwire.score_bytes(ensemble, text)      # log p of every byte from index 257 on
     ensemble.route([b"The first bytes of a text"])
     thinwire.generate(ensemble, b"Once upon", num_bytes=200).text
 
@@ -64,6 +64,10 @@ __all__ = [
     "train",
     "write_report",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

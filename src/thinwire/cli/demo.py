@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from thinwire.base.units import format_bytes
+from thinwire.cli.program import program
 from thinwire.cli.terminal import Terminal, print_bytes, print_table
 from thinwire.config.parse import parse
 from thinwire.data.prepare import PrepareOptions, prepare
@@ -44,7 +45,7 @@ def main(argv: list[str]) -> None:
             data=data,
             out=run,
             preset="demo",
-            command=shlex.join(["thinwire", "demo", *argv]),
+            command=shlex.join([program(), "demo", *argv]),
             voice=Voice(progress, terminal.say),
         )
     print_table(score_rows(record))

@@ -55,10 +55,11 @@ def score_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     """The lines a person reads; losses in nats per byte."""
     low, high = record["ci95"]
     loss, baselines = record["loss_nats_per_byte"], record["baselines"]
+    certainty = f"95%: {low:.4f} to {high:.4f}" if record["documents"] > 1 else "one document: no interval"
     rows = [
         (
             "ensemble",
-            f"{loss:.4f} nats/byte (95%: {low:.4f} to {high:.4f}), {record['bits_per_byte']:.4f} bits",
+            f"{loss:.4f} nats/byte ({certainty}), {record['bits_per_byte']:.4f} bits",
         ),
         ("seed run", f"{record['seed_loss_nats_per_byte']:.4f}"),
     ]

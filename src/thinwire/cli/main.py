@@ -5,14 +5,13 @@ import errno
 import importlib
 import os
 import shlex
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import FrameType
 
 from thinwire.base.errors import InterruptedRunError, ThinwireError
+from thinwire.cli.program import program
 
 VERBS = {
     "demo": "the whole recipe on text that this machine already has, in minutes",
@@ -74,12 +73,6 @@ def main(argv: Sequence[str]) -> int:
         importlib.import_module(f"thinwire.cli.{verb}").main(rest)
 
     return _outcome(call, command=shlex.join([program(), *argv]))
-
-
-def program() -> str:
-    """How a person starts this program: by the script's path where the shell does not find it by name."""
-    script = sys.argv[0]
-    return script if Path(script).name == "thinwire" and not shutil.which("thinwire") else "thinwire"
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from thinwire.base.errors import UserError
+from thinwire.cli.program import program
 from thinwire.cli.terminal import Terminal, print_json, print_table
 from thinwire.config.parse import parse
 from thinwire.experiments.registry import describe, preset
@@ -49,7 +50,7 @@ def main(argv: list[str]) -> None:
             data=arguments.data,
             out=arguments.out,
             preset=name,
-            command=shlex.join(["thinwire", "train", *argv]),
+            command=shlex.join([program(), "train", *argv]),
             voice=Voice(progress, terminal.say),
         )
     if arguments.json:
@@ -69,5 +70,11 @@ def _parse(config: SomaConfig, argv: list[str], *, prog: str) -> Arguments:
     ) -> Arguments:
         return Arguments(data, out, config, json)
 
-    fill.__doc__ = Arguments.__doc__
+    fill.__doc__ = f"""{Arguments.__doc__}
+
+    Args:
+        data: A data folder made by 'thinwire prepare'.
+        out: The run folder; an unfinished or shorter run in it goes on.
+        json: Print one JSON object, the test scores.
+    """
     return parse(fill, argv, prog=prog)

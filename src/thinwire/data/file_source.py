@@ -87,7 +87,7 @@ def _find(path: Path) -> list[TextFile]:
     kind = _kind(path.name)
     if kind is None and looks_binary(path):
         fix = f"convert it to text; endings that are read: {ENDINGS_READ}, and any file of plain text"
-        raise UserError(f"the file is not text (ending '{path.suffix}')", where=str(path), fix=fix)
+        raise UserError("the file is not text, by its first bytes", where=str(path), fix=fix)
     return [TextFile(path, kind or "text", _stem(path.name), path.stat().st_size)]
 
 

@@ -38,8 +38,9 @@ class PrepareOptions:
     """How sources become a data folder.
 
     Attributes:
-        seed: of the split by content.
-        valid_fraction, test_fraction: of the documents, before the screen.
+        seed: decides, with a document's content, which split it belongs to.
+        valid_fraction: part of the documents kept for validation, before the screen.
+        test_fraction: part of the documents kept for the test, before the screen.
         max_bytes: at most about so many bytes of text; every source may use an equal share of what is left.
         text_field: the field or column that holds the text.
         tokenizer: what a document is encoded with.

@@ -199,13 +199,14 @@ def _plain(value: object) -> str:
 def _commands(run: Run) -> str:
     folder = shlex.quote(str(run.folder))
     given, place = run.manifest.get("command"), run.manifest.get("working_folder")
-    train = given or f"thinwire train {shlex.quote(run.preset)} --data DATA --out {folder}"
+    program = shlex.quote(shlex.split(given)[0]) if isinstance(given, str) and given else "thinwire"
+    train = given or f"{program} train {shlex.quote(run.preset)} --data DATA --out {folder}"
     where = f" (in the folder {place}, where it was given first)" if given and isinstance(place, str) and place else ""
     pairs = (
         (f"Go on training, or finish what was interrupted{where}", str(train)),
-        ("Score it on another text", f"thinwire evaluate {folder} --on TEXT"),
-        ("Let it write", f'thinwire generate {folder} --prompt "The " --bytes 400 --temperature 0.8 --seed 1'),
-        ("Rebuild the weights of any update from the scalar log", f"thinwire replay {folder} --to UPDATE --out DIR"),
-        ("Make this page again", f"thinwire report {folder} --out DIR"),
+        ("Score it on another text", f"{program} evaluate {folder} --on TEXT"),
+        ("Let it write", f'{program} generate {folder} --prompt "The " --bytes 400 --temperature 0.8 --seed 1'),
+        ("Rebuild the weights of any update from the scalar log", f"{program} replay {folder} --to UPDATE --out DIR"),
+        ("Make this page again", f"{program} report {folder} --out DIR"),
     )
     return definitions(pairs).replace("<dl>", '<dl class="commands">', 1)

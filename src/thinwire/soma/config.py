@@ -28,6 +28,7 @@ class TrainingConfig:
     """One zero-order training job: the seed run or each expert (Eq. 8, appendix E)."""
 
     updates: int = 1000
+    """Zero-order updates to make."""
     directions: int = 64
     """n_pert, probe directions per accumulation batch."""
     batch: int = 64
@@ -39,6 +40,7 @@ class TrainingConfig:
     difference: Difference = "central"
     """central: (L+ - L-)/(2 eps), two forwards a direction; one_sided: against the mean of L+, one forward."""
     learning_rate: float = 1e-3
+    """Adam's step size at the start."""
     epsilon: float = 1e-3
     """Perturbation radius; halves together with the learning rate."""
     weight_decay: float = 1e-4
@@ -48,12 +50,17 @@ class TrainingConfig:
     plateau_updates: int = 1000
     """Halve learning rate and epsilon after so many updates without improvement."""
     plateau_improvement: float = 1e-8
+    """The validation loss must fall by more than this to count as improved."""
     rate_floor: float = 1e-5
     """Neither learning rate nor epsilon falls below it."""
     validate_every: int = 100
+    """Updates between two validations."""
     validation_windows: int = 64
+    """Held-out windows of a validation, the same each time."""
     checkpoint_every: int = 200
+    """Updates between two checkpoints; the scalar log keeps every update between them."""
     log_every: int = 10
+    """Updates between two lines of log.jsonl."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +115,9 @@ class SomaConfig:
     """Everything that decides a run's result."""
 
     seed: int = 1
+    """Every random number of the run depends on it."""
     seed_sample: float = 0.1
-    """Part of the training documents that the seed run draws from."""
+    """Part of the training windows that the seed run draws from."""
     model: ModelConfig = field(default_factory=ModelConfig)
     seed_run: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(learning_rate=2.5e-3, epsilon=2.5e-3, decoder="trained")

@@ -252,7 +252,7 @@ def _move(
 def refuse_infinite(job: ExpertJob, loss: float, *, update: int) -> None:
     """Raises RunFailedError where training has diverged; nothing of the update is kept."""
     if not math.isfinite(loss):
-        section = "seed_run" if job.expert == SEED_RUN else "experts"
+        section = "seed-run" if job.expert == SEED_RUN else "experts"
         raise RunFailedError(
             f"the loss at update {update} is {loss}: training has diverged\n"
             f"  fix:   start another run with a lower --{section}.learning-rate or --{section}.epsilon"

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 import thinwire
-from thinwire.base.errors import UserError
+from thinwire.base.errors import ThinwireError, UserError
 from thinwire.base.files import append_json_line, read_json, write_json
 from thinwire.base.progress import Progress, Silent, Task
 from thinwire.config.fingerprint import as_record, differing_keys, fingerprint
@@ -216,7 +216,11 @@ def _train_jobs(run: SomaRun, names: list[str], *, corpus: Corpus, voice: Voice)
         for name in waiting
     ]
     _event(run, stage="train", jobs=waiting, processes=at_once, threads=threads, state="started")
-    run_commands(commands, at_once=at_once, on_message=on_message)
+    try:
+        run_commands(commands, at_once=at_once, on_message=on_message)
+    except ThinwireError as error:
+        _event(run, stage="train", jobs=waiting, state="failed", reason=str(error))
+        raise
     for bar in bars.values():
         bar.close()
     _event(run, stage="train", jobs=waiting, state="done")

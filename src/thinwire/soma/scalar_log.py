@@ -1,6 +1,6 @@
 """What is the least that rebuilds a run?  Per update: rates, batch digest and FP64 loss differences (decision 0003).
 
-512 bytes an update for 64 directions.  The probes are rebuilt from their address, so these scalars determine every
+8 bytes a direction and 61 more an update.  The probes are rebuilt from their address, so these scalars determine every
 weight; a validation is logged too, because the plateau rule decides the next rates from it.
 """
 

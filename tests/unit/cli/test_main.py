@@ -12,6 +12,7 @@ import pytest
 from command_lines import Here
 from thinwire.base.errors import InterruptedRunError, RunFailedError, UserError
 from thinwire.cli import main as cli_main
+from thinwire.cli.program import program
 from thinwire.cli.terminal import print_json, print_table
 
 VERBS = ("demo", "prepare", "train", "evaluate", "generate", "replay", "report", "doctor")
@@ -152,4 +153,4 @@ def test_the_program_is_named_as_the_shell_finds_it(
 ) -> None:
     monkeypatch.setattr("sys.argv", [script])
     monkeypatch.setattr("shutil.which", lambda _: found)
-    assert cli_main.program() == printed
+    assert program() == printed

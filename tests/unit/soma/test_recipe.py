@@ -263,7 +263,7 @@ def test_another_persons_folder_is_left_alone(tiny_data: Path, tmp_path: Path) -
 def test_a_run_that_diverges_fails_and_says_what_to_lower(section: str, tiny_data: Path, tmp_path: Path) -> None:
     job = replace(getattr(CONFIG, section), learning_rate=1e30, updates=40, validate_every=50)
     config = replace(CONFIG, **{section: job})
-    with pytest.raises(RunFailedError, match=rf"(?s)diverged.*lower --{section}\.learning-rate"):
+    with pytest.raises(RunFailedError, match=rf"(?s)diverged.*lower --{section.replace('_', '-')}\.learning-rate"):
         tiny_runs.train_in_process(config, data=tiny_data, out=tmp_path / "run")
     assert not (tmp_path / "run" / "results").exists()
 
