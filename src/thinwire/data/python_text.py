@@ -25,6 +25,8 @@ PYTHON_SOURCE = "python"
 MEGABYTE = 1_000_000
 MIN_DOCUMENT_BYTES, MAX_FILE_BYTES = 256, MEGABYTE
 # Tests and vendored copies repeat other text; "encodings" and "ops" are generated tables.
+# Hidden folders, and this package's own metadata: its README would make the corpus change with every version.
+SKIPPED_STARTS = (".", "thinwire-")
 SKIPPED_FOLDERS = frozenset(
     {
         *("__pycache__", "lib-dynload", "site-packages", "dist-packages", "ensurepip", "pydoc_data", "thinwire"),
@@ -163,7 +165,9 @@ def _body(file: InstalledFile) -> bytes:
 def _walk(folder: Path) -> list[InstalledFile]:
     found = []
     for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS and not name.startswith("."))
+        folders[:] = sorted(
+            name for name in folders if name not in SKIPPED_FOLDERS and not name.startswith(SKIPPED_STARTS)
+        )
         for name in sorted(names):
             path = Path(parent, name)
             if path.is_file() and MIN_DOCUMENT_BYTES <= path.stat().st_size <= MAX_FILE_BYTES:

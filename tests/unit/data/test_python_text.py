@@ -2,12 +2,13 @@
 
 import ast
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from thinwire.data.documents import ReadOptions
 from thinwire.data.python_modules import split_module
-from thinwire.data.python_text import Domain, InstalledFile, PythonSource, _select
+from thinwire.data.python_text import Domain, InstalledFile, PythonSource, _select, _walk
 
 MODULE = '''"""The module.
 
@@ -109,3 +110,11 @@ def test_limits_hold_and_the_choice_does_not_depend_on_order(
     assert [file.label for file in chosen] == sorted(file.label for file in chosen)
     assert len(chosen) == min(max_bytes // 100, 3 * (max_package_bytes // 100))
     assert all(file.label.endswith(".py") for file in chosen)
+
+
+def test_this_packages_own_text_is_no_part_of_the_corpus(tmp_path: Path) -> None:
+    """Its README would make the corpus change with every version of the package."""
+    for name in ("thinwire/a.py", "thinwire-0.1.0.dist-info/METADATA", "other-1.dist-info/METADATA", ".git/config"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("words " * 100)
+    assert [file.label for file in _walk(tmp_path)] == ["other-1.dist-info/METADATA"]
