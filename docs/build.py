@@ -11,7 +11,21 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "src" / "thinwire"
 PAGE = REPOSITORY / "docs" / "rooms.md"
-FLOORS = ("cli", "experiments", "report", "soma", "data", "kernels", "launch", "runs", "config", "base")
+FLOORS = (
+    "cli",
+    "experiments",
+    "report",
+    "plan",
+    "soma",
+    "subspaces",
+    "data",
+    "kernels",
+    "comm",
+    "launch",
+    "runs",
+    "config",
+    "base",
+)
 HEAD = """# Rooms
 
 Every room from the top floor down; a room imports from lower floors only. Written by `make docs` from the first
