@@ -20,7 +20,7 @@ from thinwire.config.check import Violations
 from thinwire.data.byte_progress import ByteTask
 from thinwire.data.corpus import BIGRAMS, MANIFEST, Split
 from thinwire.data.documents import Document, InputRecord, ReadOptions, Source
-from thinwire.data.encode import Tokenizer, check_tokenizer, encode
+from thinwire.data.encode import Tokenizer, check_tokenizer
 from thinwire.data.manifest import SourceTable, build_manifest, inputs_fingerprint
 from thinwire.data.output_folder import filled_beside, finished_manifest, only_writer
 from thinwire.data.overlap import REPEATED, Candidates, ScreenResult, read_signatures, screen
@@ -141,7 +141,7 @@ def _fill(
     read = ReadOptions(options.text_field, options.piece_bytes or automatic_piece_bytes(sources))
     documents = _reported(_limited(sources, read, options.max_bytes), progress)
     first = write_splits(
-        ((encoded(document, options), table.add(document)) for document in documents if document.payload),
+        ((document, table.add(document)) for document in documents if document.payload),
         folder=folder,
         seed=options.seed,
         valid_fraction=options.valid_fraction,
@@ -168,10 +168,6 @@ def _fill(
     shutil.rmtree(first.scratch)
     write_json(folder / MANIFEST, manifest)
     return manifest
-
-
-def encoded(document: Document, options: PrepareOptions) -> Document:
-    return document._replace(payload=encode(document.payload, tokenizer=options.tokenizer))
 
 
 def _limited(sources: list[Source], read: ReadOptions, max_bytes: int | None) -> Iterator[Document]:

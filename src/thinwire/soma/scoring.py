@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from thinwire.base.bootstrap import interval
 from thinwire.base.errors import UserError
 from thinwire.base.files import read_json, write_json
 from thinwire.base.progress import Progress
@@ -19,7 +20,6 @@ from thinwire.data.sources import read_documents
 from thinwire.data.windows import EvaluationWindows, document_windows
 from thinwire.runs.layout import RunFolder
 from thinwire.soma.baselines import bigram_loss, unigram_loss, xz_loss
-from thinwire.soma.bootstrap import interval
 from thinwire.soma.config import SomaConfig
 from thinwire.soma.ensemble import Ensemble, load_ensemble, load_seed, score_windows
 from thinwire.soma.run import SomaRun

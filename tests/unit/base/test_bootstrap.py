@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from thinwire.soma import bootstrap
-from thinwire.soma.bootstrap import interval
+from thinwire.base import bootstrap
+from thinwire.base.bootstrap import interval
 
 
 def simulated(generator: np.random.Generator, *, num_groups: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,6 @@
 """How sure is a mean loss, when windows of one document are alike?
 
-Appendix L: 95% intervals from document-bootstrap draws.  Whole documents are drawn with replacement; a draw's loss is
+First paper, appendix L: 95% intervals from document-bootstrap draws.  Whole documents are drawn with replacement; a draw's loss is
 the sum over the drawn documents' windows divided by their number (a ratio of sums), and the interval is made of the
 draws' percentiles.  It describes these trained models on other documents, not other training seeds.
 """
