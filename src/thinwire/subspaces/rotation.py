@@ -24,7 +24,6 @@ Side = Literal["key", "value"]
 Method = Literal["auto", "cached", "iterated"]
 
 MAX_CACHED_MATRICES = 64
-EXACT_REMAINDER = 2.0**-56
 LARGEST_EXACT_STEP = 2.0
 
 
@@ -96,7 +95,7 @@ class Rotation:
         self.num_generators = generators.shape[0]
         self.steps, self.order = 1, order
         if exponential == "exact":
-            self.steps, self.order = _exact_plan(generators, theta_max=theta_max)
+            self.steps, self.order = _exact_plan(generators, theta_max=theta_max, dtype=basis.dtype)
         num_matrices = math.comb(self.num_generators + self.order, self.order) - 1
         if method == "auto":
             method = "cached" if self.steps == 1 and num_matrices <= MAX_CACHED_MATRICES else "iterated"
@@ -173,12 +172,12 @@ def _largest_singular_value(skew: np.ndarray) -> float:
     return math.sqrt(float(largest[0]))
 
 
-def _exact_plan(generators: Tensor, *, theta_max: float) -> tuple[int, int]:
-    """(steps, order) for which the series' rest is below rounding for every |theta_l| <= theta_max."""
+def _exact_plan(generators: Tensor, *, theta_max: float, dtype: torch.dtype) -> tuple[int, int]:
+    """(steps, order) for which the series' rest is below the rounding of ``dtype`` for every |theta_l| <= theta_max."""
     bound = theta_max * sum(_largest_singular_value(matrix.cpu().double().numpy()) for matrix in generators)
     steps = max(1, math.ceil(bound / LARGEST_EXACT_STEP))
     angle, order = bound / steps, 1
-    while angle ** (order + 1) / math.factorial(order + 1) > EXACT_REMAINDER:
+    while angle ** (order + 1) / math.factorial(order + 1) > torch.finfo(dtype).eps / 8:
         order += 1
     return steps, order
 
@@ -199,7 +198,7 @@ def _series_matrices(basis: Tensor, generators: Tensor, products: list[tuple[int
     order leaves an order of the product without it.
     """
     wide = generators.to(basis.device, torch.float64)
-    made = {(): basis.double()}
+    made: dict[tuple[int, ...], Tensor] = {(): basis.double()}
     for product in products:
         parts = []
         for first in sorted(set(product)):
