@@ -1,0 +1,294 @@
+"""How do ranks exchange tensors?  Messages between two ranks, asynchronous, counted, in one group of one generation.
+
+A group never outlives a lost rank: every wait then raises PeerLostError with the same rank on all survivors, and they
+build the next generation under another name in the same store.
+"""
+
+import queue
+import threading
+from collections.abc import Sequence
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+import torch.distributed
+
+from thinwire.base.errors import RunFailedError, UserError
+from thinwire.comm.ledger import Ledger
+from thinwire.comm.link import HEADER_BYTES, Link, LinkEnd
+from thinwire.comm.lost import PeerLostError, Watch
+from thinwire.comm.packing import TensorSpec, pack, spec_of, unpack
+from thinwire.comm.transport import ConnectionBrokenError, GlooTransport, NcclTransport, NoAnswerError, Transport, Work
+
+__all__ = ["Group", "PeerLostError", "Pending", "TensorSpec", "alone", "connect", "spec_of"]
+
+
+@runtime_checkable
+class Pending(Protocol):
+    """A message under way."""
+
+    def wait(self) -> tuple[torch.Tensor, ...]:
+        """The tensors of a receive; nothing of a send, whose peer has then taken it.
+
+        Raises:
+            PeerLostError: the peer, or another rank of the group, is lost.
+        """
+        ...
+
+
+class _Nothing:
+    """A message of no bytes does not travel."""
+
+    def __init__(self, tensors: tuple[torch.Tensor, ...]) -> None:
+        self._tensors = tensors
+
+    def wait(self) -> tuple[torch.Tensor, ...]:
+        return self._tensors
+
+
+class _Sent:
+    def __init__(self, group: "Group", work: Work, buffer: torch.Tensor, to: int) -> None:
+        self.group, self.work, self.buffer, self.to = group, work, buffer, to
+        self.done = threading.Event()
+        self.error: PeerLostError | None = None
+
+    def wait(self) -> tuple[torch.Tensor, ...]:
+        if not self.done.wait(self.group.timeout_seconds):
+            raise self.group.fail(self.to, silent_seconds=self.group.timeout_seconds)
+        if self.error is not None:
+            raise self.error
+        return ()
+
+
+class _Received:
+    def __init__(
+        self, group: "Group", work: Work, buffer: torch.Tensor, specs: tuple[TensorSpec, ...], source: int
+    ) -> None:
+        self._group, self._work, self._buffer, self._specs, self._source = group, work, buffer, specs, source
+        self._tensors: tuple[torch.Tensor, ...] | None = None
+
+    def wait(self) -> tuple[torch.Tensor, ...]:
+        if self._tensors is None:
+            self._tensors = self._group.take(self._work, self._buffer, self._specs, source=self._source)
+        return self._tensors
+
+
+class Group:
+    """The ranks of one generation, seen from one of them; threads may use different slots, or groups, at once.
+
+    Args:
+        transport: None for a group of one.
+        watch: who is lost; None for a group of one.
+        link: its model, where messages shall take as long as on another link.
+        ledger: where the bytes sent are counted.
+        timeout_seconds: how long ``wait`` waits for a peer.
+        device: where received tensors are put.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        size: int,
+        transport: Transport | None,
+        watch: Watch | None,
+        link: LinkEnd | None,
+        ledger: Ledger,
+        timeout_seconds: float,
+        device: torch.device,
+    ) -> None:
+        self.rank, self.size, self.ledger, self.device = rank, size, ledger, device
+        self.timeout_seconds = timeout_seconds
+        self.step = 0
+        """What the ledger writes beside the bytes."""
+        self._transport, self._watch, self._link = transport, watch, link
+        self._header_bytes = 0 if link is None else HEADER_BYTES
+        self._closed = False
+        self._sent: queue.SimpleQueue[_Sent | None] = queue.SimpleQueue()
+        if watch is not None:
+            watch.start(on_end=self._break_off)
+            self._reaper = threading.Thread(target=self._finish_sends, name="thinwire-sends")
+            self._reaper.start()
+
+    def send(self, tensors: Sequence[torch.Tensor], *, to: int, slot: int, tag: str) -> Pending:
+        """Start a message; the tensors are copied, and need not be waited for.
+
+        Args:
+            tensors: their bytes travel one after the other as one message.
+            to: the peer's rank.
+            slot: the queue; a slot's messages between two ranks arrive in the order they were sent.
+            tag: what it is for, in the ledger.
+
+        Raises:
+            PeerLostError: a rank of this group is lost.
+        """
+        transport = self._usable(to)
+        header = None
+        num_bytes = sum(spec_of(tensor).num_bytes for tensor in tensors)
+        if num_bytes == 0:
+            return _Nothing(())
+        if self._link is not None:
+            header = self._link.depart(num_bytes, to=to)
+        buffer = pack([tensor.to(transport.device) for tensor in tensors], header=header)
+        self.ledger.count(operation="send", tag=tag, step=self.step, num_bytes=num_bytes, peer=to)
+        try:
+            sent = _Sent(self, transport.send(buffer, to=to, slot=slot), buffer, to)
+        except ConnectionBrokenError:
+            raise self.fail(to, silent_seconds=None) from None
+        self._sent.put(sent)
+        return sent
+
+    def receive(self, specs: Sequence[TensorSpec], *, source: int, slot: int, tag: str) -> Pending:  # noqa: ARG002
+        """Post the receive of one message now; ``wait`` gives its tensors.
+
+        Args:
+            specs: shapes and types of its tensors, as they were sent.
+            source: the peer's rank.
+            slot: the queue.
+            tag: what it is for.
+
+        Raises:
+            PeerLostError: a rank of this group is lost.
+        """
+        transport = self._usable(source)
+        num_bytes = sum(spec.num_bytes for spec in specs)
+        if num_bytes == 0:
+            empty = torch.empty(0, dtype=torch.uint8, device=self.device)
+            return _Nothing(unpack(empty, specs))
+        buffer = torch.empty(self._header_bytes + num_bytes, dtype=torch.uint8, device=transport.device)
+        try:
+            work = transport.receive(buffer, source=source, slot=slot)
+        except ConnectionBrokenError:
+            raise self.fail(source, silent_seconds=None) from None
+        return _Received(self, work, buffer, tuple(specs), source)
+
+    def take(
+        self, work: Work, buffer: torch.Tensor, specs: tuple[TensorSpec, ...], *, source: int
+    ) -> tuple[torch.Tensor, ...]:
+        """Wait for a receive, for as long as the link takes, and unpack it; Pending's part of ``receive``."""
+        assert self._transport is not None
+        try:
+            self._transport.wait(work, seconds=self.timeout_seconds)
+        except ConnectionBrokenError:
+            raise self.fail(source, silent_seconds=None) from None
+        except NoAnswerError:
+            raise self.fail(source, silent_seconds=self.timeout_seconds) from None
+        if self._link is not None:
+            self._link.arrive(buffer[:HEADER_BYTES], num_bytes=buffer.numel() - HEADER_BYTES, source=source)
+        tensors = unpack(buffer, specs, start=self._header_bytes)
+        return tuple(tensor.to(self.device) for tensor in tensors)
+
+    def fail(self, peer: int, *, silent_seconds: float | None) -> PeerLostError:
+        """Find out who is lost, end this group, and give the error to raise."""
+        if self._closed or self._watch is None:
+            return PeerLostError(peer, "this process has closed the group")
+        error = self._watch.judge(peer, silent_seconds=silent_seconds)
+        self._break_off()
+        return PeerLostError(error.rank, error.reason)
+
+    def close(self) -> None:
+        """Finish the sends under way, or, where a rank is lost, drop them. Waits in other threads fail."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._watch is not None:
+            self._sent.put(None)
+            if self._watch.verdict is None:
+                self._reaper.join(self.timeout_seconds)
+            self._watch.stop()
+            self._break_off()
+
+    def _usable(self, peer: int) -> Transport:
+        if self._transport is None or self._watch is None or self._closed:
+            raise ValueError("a group of one, or one that was closed, sends nothing")
+        if not 0 <= peer < self.size or peer == self.rank:
+            raise ValueError(f"rank {peer} is no peer of rank {self.rank} among {self.size}")
+        if self._watch.verdict is not None:
+            raise PeerLostError(self._watch.verdict.rank, self._watch.verdict.reason)
+        return self._transport
+
+    def _break_off(self) -> None:
+        if self._transport is not None:
+            self._transport.break_off()
+
+    def _finish_sends(self) -> None:
+        """Keep each send's buffer until its peer has taken it: gloo cannot be asked whether it has."""
+        assert self._transport is not None
+        while (sent := self._sent.get()) is not None:
+            try:
+                self._transport.wait(sent.work, seconds=None)
+            except ConnectionBrokenError:
+                sent.error = self.fail(sent.to, silent_seconds=None)
+            sent.done.set()
+
+
+def connect(
+    store: torch.distributed.Store,
+    *,
+    rank: int,
+    size: int,
+    name: str,
+    timeout_seconds: float,
+    link: Link | None = None,
+    ledger: Ledger | None = None,
+    backend: Literal["gloo", "nccl"] = "gloo",
+    device: torch.device | str = "cpu",
+) -> Group:
+    """Meet the other ranks of one generation; all call this, with the same name.
+
+    Args:
+        store: where they meet, best served by a process that outlives the ranks.
+        name: no two generations in one store may share it.
+        timeout_seconds: for meeting, and how long a silent peer is waited for later.
+        link: model of the link that messages take.
+        ledger: one that goes on counting; None starts another.
+        backend: gloo (any device; tensors on a GPU travel through the CPU) or nccl.
+        device: where received tensors are put.
+
+    Raises:
+        RunFailedError: not all ranks came.
+        UserError: this torch has no such backend.
+    """
+    place, ledger = torch.device(device), ledger or Ledger()
+    if size == 1:
+        return _of_one(ledger, place)
+    if backend == "nccl" and link is not None:
+        raise UserError("a link is modelled with the gloo backend alone", where="link", fix="use gloo, or no link")
+    meeting = torch.distributed.PrefixStore(name, store)
+    try:
+        watch = Watch(meeting, rank=rank, size=size)
+        transport: Transport
+        if backend == "nccl":
+            transport = NcclTransport(meeting, rank=rank, size=size, timeout_seconds=timeout_seconds, device=place)
+        else:
+            transport = GlooTransport(meeting, rank=rank, size=size, timeout_seconds=timeout_seconds)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise RunFailedError(f"the {size} ranks did not meet within {timeout_seconds:g} s: {reason}") from error
+    return Group(
+        rank=rank,
+        size=size,
+        transport=transport,
+        watch=watch,
+        link=None if link is None else LinkEnd(link),
+        ledger=ledger,
+        timeout_seconds=timeout_seconds,
+        device=place,
+    )
+
+
+def alone(device: torch.device | str = "cpu") -> Group:
+    """A group of one rank: nothing to meet, nothing to send."""
+    return _of_one(Ledger(), torch.device(device))
+
+
+def _of_one(ledger: Ledger, device: torch.device) -> Group:
+    return Group(
+        rank=0,
+        size=1,
+        transport=None,
+        watch=None,
+        link=None,
+        ledger=ledger,
+        timeout_seconds=0.0,
+        device=device,
+    )

@@ -1,0 +1,144 @@
+"""How does a test run a function on several ranks?  A pool of processes, spawned once, that meet in gloo groups on demand.
+
+``pool.run(function, *arguments, ranks=3)`` calls ``function(group, *arguments)`` on three of them and returns what each
+returned. The function is a top-level one of any test module; arguments and results are pickled. A failure comes back
+as RanksFailedError with every rank's traceback, and the pool stays usable.
+"""
+
+import importlib
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+TIMEOUT_SECONDS = 60.0
+
+
+class RanksFailedError(Exception):
+    """At least one rank raised; the first error that is no mere consequence comes first."""
+
+
+class RankPool:
+    """Processes with torch on one thread each; a context manager.
+
+    Args:
+        size: how many; a run takes the first ``ranks`` of them.
+        timeout_seconds: of the groups.
+    """
+
+    def __init__(self, size: int = 4, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        from thinwire.comm.process import open_store
+
+        self.size = size
+        self._timeout_seconds = timeout_seconds
+        self._generation = 0
+        self._names: dict[int, str] = {}
+        self._store = open_store(host="127.0.0.1", port=0, serve=True, timeout_seconds=timeout_seconds)
+        self._folder = tempfile.TemporaryDirectory()
+        address = str(Path(self._folder.name) / "pool")
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+        with Listener(address, "AF_UNIX") as listener:
+            argv = [sys.executable, __file__, address]
+            self.processes = [subprocess.Popen(argv, env=environment) for _ in range(size)]
+            self._connections = [listener.accept() for _ in range(size)]
+
+    def __enter__(self) -> "RankPool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, function: Callable[..., Any], /, *arguments: Any, ranks: int, **keywords: Any) -> list[Any]:
+        """What ``function(group, *arguments, **keywords)`` returned on each rank.
+
+        Raises:
+            RanksFailedError: it raised on at least one.
+        """
+        if ranks not in self._names:
+            self._generation += 1
+            self._names[ranks] = f"{self._generation}-of-{ranks}"
+        meeting = (self._store.port, self._names[ranks], ranks, self._timeout_seconds)
+        call = pickle.dumps((meeting, function.__module__, function.__qualname__, arguments, keywords))
+        for rank in range(ranks):
+            self._connections[rank].send_bytes(pickle.dumps(rank))
+            self._connections[rank].send_bytes(call)
+        answers = [pickle.loads(connection.recv_bytes()) for connection in self._connections[:ranks]]
+        failures = [(rank, answer) for rank, (fine, answer) in enumerate(answers) if not fine]
+        if failures:
+            del self._names[ranks]
+            failures.sort(key=lambda failure: "PeerLostError" in failure[1])
+            raise RanksFailedError("\n".join(f"rank {rank} of {ranks}:\n{text}" for rank, text in failures))
+        return [answer for _, answer in answers]
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+        for process in self.processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._folder.cleanup()
+
+
+class _Groups:
+    """The groups of one process: one for each number of ranks."""
+
+    def __init__(self) -> None:
+        self._store: Any = None
+        self._groups: dict[int, tuple[str, Any]] = {}
+
+    def get(self, rank: int, meeting: tuple[int, str, int, float]) -> Any:
+        from thinwire.comm.group import connect
+        from thinwire.comm.process import open_store
+
+        port, name, size, timeout_seconds = meeting
+        if self._store is None:
+            self._store = open_store(host="127.0.0.1", port=port, serve=False, timeout_seconds=timeout_seconds)
+        if self._groups.get(size, ("", None))[0] != name:
+            self.drop(size)
+            group = connect(self._store, rank=rank, size=size, name=name, timeout_seconds=timeout_seconds)
+            self._groups[size] = (name, group)
+        return self._groups[size][1]
+
+    def drop(self, size: int) -> None:
+        if size in self._groups:
+            self._groups.pop(size)[1].close()
+
+
+def _serve(connection: Connection) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    groups = _Groups()
+    while True:
+        try:
+            rank = pickle.loads(connection.recv_bytes())
+        except EOFError:
+            break
+        size = 0
+        try:
+            meeting, module, name, arguments, keywords = pickle.loads(connection.recv_bytes())
+            size = meeting[2]
+            function = importlib.import_module(module)
+            for part in name.split("."):
+                function = getattr(function, part)
+            answer = pickle.dumps((True, function(groups.get(rank, meeting), *arguments, **keywords)))
+        except Exception:
+            answer = pickle.dumps((False, traceback.format_exc()))
+            groups.drop(size)  # so that the other ranks do not wait
+        connection.send_bytes(answer)
+    for size in range(1, 65):
+        groups.drop(size)
+
+
+if __name__ == "__main__":
+    with Client(sys.argv[1], "AF_UNIX") as pipe:
+        _serve(pipe)
