@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from thinwire.comm.group import TensorSpec
+from thinwire.comm.packing import TensorSpec
 
 
 class Coded(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from thinwire.comm.group import TensorSpec
+from thinwire.comm.packing import TensorSpec
 from thinwire.subspaces.codecs.base import Codec, Coded, project
 from thinwire.subspaces.codecs.bits import pack_bits, packed_size, unpack_bits
 

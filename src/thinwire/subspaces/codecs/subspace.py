@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from thinwire.comm.group import TensorSpec
+from thinwire.comm.packing import TensorSpec
 from thinwire.subspaces.codecs.base import Codec, Coded
 from thinwire.subspaces.rotation import Rotation
 
