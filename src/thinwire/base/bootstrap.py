@@ -1,8 +1,9 @@
 """How sure is a mean loss, when windows of one document are alike?
 
-First paper, appendix L: 95% intervals from document-bootstrap draws.  Whole documents are drawn with replacement; a draw's loss is
-the sum over the drawn documents' windows divided by their number (a ratio of sums), and the interval is made of the
-draws' percentiles.  It describes these trained models on other documents, not other training seeds.
+95% intervals from document-bootstrap draws (appendix L of the first paper).  Whole documents are drawn with
+replacement; a draw's loss is the sum over the drawn documents' windows divided by their number (a ratio of sums), and
+the interval is made of the draws' percentiles.  It describes these trained models on other documents, not other
+training seeds.
 """
 
 from typing import NamedTuple

@@ -47,8 +47,10 @@ def main(argv: list[str]) -> None:
 def table_rows(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     """The size of every split, and what the screen left out of it (appendix L)."""
     rows = []
+    tokens = manifest.get("tokenizer", {}).get("splits", {})
     for name, split in manifest["splits"].items():
-        rows.append((name, f"{split['num_documents']:,} documents, {format_bytes(split['num_bytes'])}"))
+        size = f"{split['num_documents']:,} documents, {format_bytes(split['num_bytes'])}"
+        rows.append((name, size + (f", {tokens[name]['num_tokens']:,} tokens" if tokens else "")))
         if name in manifest["screen"]["excluded"]:
             rows.append((f"left out of {name}", left_out(manifest["screen"]["excluded"][name])))
     return rows

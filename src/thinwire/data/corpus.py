@@ -15,6 +15,7 @@ Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 MANIFEST = "manifest.json"
 BIGRAMS = "bigrams.bin"
+TOKENIZER_FOLDER = "tokenizer"
 FORMAT = "thinwire-bytes-1"
 
 

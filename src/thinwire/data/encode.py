@@ -25,12 +25,14 @@ class TextTokenizer(ABC):
         vocab_size: tokens there are.
         end_token: follows every document of a stream.
         token_bytes: int64 [vocab_size], bytes of text that each token stands for.
+        sha256: of the files that define it, by name; empty for bytes.
     """
 
     name: Tokenizer
     vocab_size: int
     end_token: int
     token_bytes: Int64[np.ndarray, " vocab"]
+    sha256: dict[str, str]
 
     @abstractmethod
     def encode(self, text: bytes | str) -> Int64[np.ndarray, " tokens"]:
@@ -58,6 +60,7 @@ class ByteTokenizer(TextTokenizer):
 
     def __init__(self) -> None:
         self.token_bytes = np.ones(BYTE_SYMBOLS, np.int64)
+        self.sha256 = {}
 
     def encode(self, text: bytes | str) -> Int64[np.ndarray, " tokens"]:
         payload = text.encode() if isinstance(text, str) else text

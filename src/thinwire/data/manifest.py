@@ -77,9 +77,10 @@ def inputs_fingerprint(inputs: list[InputRecord], options: dict[str, Any]) -> st
     return sha256_text(canonical_json([FORMAT, listed, options]))
 
 
-def contents_fingerprint(splits: dict[Split, ShardTotals]) -> str:
-    """Identifies the prepared bytes."""
-    return sha256_text(canonical_json([FORMAT, {name: totals.files for name, totals in splits.items()}]))
+def contents_fingerprint(splits: dict[Split, ShardTotals], tokens: dict[str, Any] | None) -> str:
+    """Identifies the prepared bytes, and the tokens where there are any."""
+    files = {name: totals.files for name, totals in splits.items()}
+    return sha256_text(canonical_json([FORMAT, files] if tokens is None else [FORMAT, files, tokens]))
 
 
 def build_manifest(
@@ -90,11 +91,12 @@ def build_manifest(
     splits: dict[Split, ShardTotals],
     options: dict[str, Any],
     screen: dict[str, Any],
+    tokens: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """Everything that ``manifest.json`` holds."""
-    return {
+    """Everything that ``manifest.json`` holds; ``tokenizer`` alone where there are ``tokens`` beside the bytes."""
+    manifest = {
         "format": FORMAT,
-        "fingerprint": contents_fingerprint(splits),
+        "fingerprint": contents_fingerprint(splits, tokens),
         "inputs_fingerprint": inputs_fingerprint(inputs, options),
         "arguments": arguments,
         "inputs": [record._asdict() for record in inputs],
@@ -104,3 +106,4 @@ def build_manifest(
         "screen": screen,
         "versions": {"python": sys.version.split()[0], **{name: version(name) for name in RECORDED_PACKAGES}},
     }
+    return manifest if tokens is None else manifest | {"tokenizer": tokens}

@@ -17,16 +17,19 @@ from thinwire.base.errors import UserError
 from thinwire.base.files import write_json
 from thinwire.base.progress import Progress, Silent
 from thinwire.config.check import Violations
+from thinwire.data.byte_pairs import BytePairTokenizer
 from thinwire.data.byte_progress import ByteTask
 from thinwire.data.corpus import BIGRAMS, MANIFEST, Split
 from thinwire.data.documents import Document, InputRecord, ReadOptions, Source
-from thinwire.data.encode import Tokenizer, check_tokenizer
+from thinwire.data.encode import ByteTokenizer, TextTokenizer, Tokenizer, check_tokenizer
 from thinwire.data.manifest import SourceTable, build_manifest, inputs_fingerprint
 from thinwire.data.output_folder import filled_beside, finished_manifest, only_writer
 from thinwire.data.overlap import REPEATED, Candidates, ScreenResult, read_signatures, screen
 from thinwire.data.shards import ByteShards, ShardTotals, ShardWriter
 from thinwire.data.sources import automatic_piece_bytes, open_sources
 from thinwire.data.split_writer import SplitTotals, write_splits
+from thinwire.data.token_writer import write_tokens
+from thinwire.data.tokenizer_files import files_in, installed_files
 
 COUNT_STEP_BYTES = 1 << 20
 MIN_PIECE_BYTES = 16  # more than any UTF-8 character
@@ -43,7 +46,8 @@ class PrepareOptions:
         test_fraction: part of the documents kept for the test, before the screen.
         max_bytes: at most about so many bytes of text; every source may use an equal share of what is left.
         text_field: the field or column that holds the text.
-        tokenizer: what a document is encoded with.
+        tokenizer: byte: the byte shards alone; gpt2: GPT-2's tokens beside them.
+        tokenizer_files: folder with GPT-2's vocab.json and merges.txt; None looks in the installed packages.
         piece_bytes: where plain files are cut; None chooses (64 MiB, or less for a few plain files).
     """
 
@@ -53,6 +57,7 @@ class PrepareOptions:
     max_bytes: int | None = None
     text_field: str = "text"
     tokenizer: Tokenizer = "byte"
+    tokenizer_files: Path | None = None
     piece_bytes: int | None = None
 
     def check(self) -> None:
@@ -67,6 +72,16 @@ class PrepareOptions:
         wrong.require("piece_bytes", self.piece_bytes, enough, f"must be at least {MIN_PIECE_BYTES}")
         wrong.raise_any(where="prepare")
         check_tokenizer(self.tokenizer)
+        if self.tokenizer == "byte" and self.tokenizer_files is not None:
+            fix = "add --tokenizer gpt2, or leave --tokenizer-files out"
+            raise UserError("bytes need no tokenizer files", where="--tokenizer-files", fix=fix)
+
+    def record(self, tokenizer: TextTokenizer) -> dict[str, Any]:
+        """What the folder's contents depend on: every option, and the tokenizer's files by their hashes, not their
+        place. For bytes it is what earlier versions wrote."""
+        options = asdict(self)
+        del options["tokenizer_files"]
+        return options | ({"tokenizer_sha256": tokenizer.sha256} if tokenizer.sha256 else {})
 
 
 @dataclass(frozen=True)
@@ -106,14 +121,15 @@ def prepare(
     began = time.perf_counter()
     options, progress = options or PrepareOptions(), progress or Silent()
     options.check()
+    tokenizer = _tokenizer(options)
     opened = open_sources(sources)
     with only_writer(out):
         inputs = _hashed(opened, progress)
-        found = finished_manifest(out, inputs_fingerprint=inputs_fingerprint(inputs, asdict(options)))
+        found = finished_manifest(out, inputs_fingerprint=inputs_fingerprint(inputs, options.record(tokenizer)))
         if found is not None:
             return _summary(out, found, state="reused", began=began)
         with filled_beside(out) as partial:
-            manifest = _fill(partial, opened, inputs=inputs, options=options, progress=progress)
+            manifest = _fill(partial, opened, inputs=inputs, options=options, tokenizer=tokenizer, progress=progress)
     return _summary(out, manifest, state="prepared", began=began)
 
 
@@ -134,8 +150,21 @@ def _summary(
     return PrepareSummary(folder, state, manifest, time.perf_counter() - began, corpus_bytes)
 
 
+def _tokenizer(options: PrepareOptions) -> TextTokenizer:
+    if options.tokenizer == "byte":
+        return ByteTokenizer()
+    files = installed_files() if options.tokenizer_files is None else files_in(options.tokenizer_files)
+    return BytePairTokenizer(files)
+
+
 def _fill(
-    folder: Path, sources: list[Source], *, inputs: list[InputRecord], options: PrepareOptions, progress: Progress
+    folder: Path,
+    sources: list[Source],
+    *,
+    inputs: list[InputRecord],
+    options: PrepareOptions,
+    tokenizer: TextTokenizer,
+    progress: Progress,
 ) -> dict[str, Any]:
     table = SourceTable()
     read = ReadOptions(options.text_field, options.piece_bytes or automatic_piece_bytes(sources))
@@ -162,8 +191,9 @@ def _fill(
         inputs=inputs,
         sources=table,
         splits=splits,
-        options=asdict(options),
+        options=options.record(tokenizer),
         screen={"excluded": excluded, "rule": first.rule_name, "piece_bytes": read.piece_bytes},
+        tokens=write_tokens(folder, tokenizer=tokenizer, progress=progress),
     )
     shutil.rmtree(first.scratch)
     write_json(folder / MANIFEST, manifest)

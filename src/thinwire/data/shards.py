@@ -32,7 +32,7 @@ class ShardTotals(NamedTuple):
     files: dict[str, str]
 
 
-class _HashedFile:
+class HashedFile:
     """A file that is hashed while it is written."""
 
     def __init__(self, path: Path) -> None:
@@ -61,10 +61,10 @@ class ShardWriter:
         self.folder, self.shard_bytes = folder, shard_bytes
         self.num_bytes = self.num_documents = 0
         self._files: dict[str, str] = {}
-        self._index = {name: _HashedFile(folder / name) for name in INDEX_FILES}
+        self._index = {name: HashedFile(folder / name) for name in INDEX_FILES}
         self._pending: dict[str, list[int]] = {name: [] for name in INDEX_FILES}
         self._shard_index, self._room = 0, shard_bytes
-        self._shard = _HashedFile(folder / shard_name(0))
+        self._shard = HashedFile(folder / shard_name(0))
 
     def __enter__(self) -> "ShardWriter":
         return self
@@ -97,7 +97,7 @@ class ShardWriter:
                 self._files[shard_name(self._shard_index)] = self._shard.close()
                 self._shard_index += 1
                 self._room = self.shard_bytes
-                self._shard = _HashedFile(self.folder / shard_name(self._shard_index))
+                self._shard = HashedFile(self.folder / shard_name(self._shard_index))
             piece = view[: self._room]
             self._shard.write(piece)
             self._room -= len(piece)
@@ -155,8 +155,8 @@ class ByteShards:
             raise _damaged(folder, f"missing: {', '.join(missing)}")
         if [path.name for path in paths] != [shard_name(i) for i in range(len(paths))]:
             raise _damaged(folder, "a shard file is missing")
-        index = {name: _map(folder / name, kind) for name, kind in INDEX_FILES.items()}
-        shards = cls(folder, parts=[_map(path, np.uint8) for path in paths], index=index)
+        index = {name: mapped(folder / name, kind) for name, kind in INDEX_FILES.items()}
+        shards = cls(folder, parts=[mapped(path, np.uint8) for path in paths], index=index)
         if len({array.size for array in index.values()}) != 1 or shards._expected_bytes() != shards.num_bytes:
             raise _damaged(folder, "its files do not fit together")
         return shards
@@ -207,7 +207,7 @@ class ByteShards:
         return self._across(int(self.starts[index]), length).tobytes() if length else b""
 
 
-def _map(path: Path, kind: type[np.generic]) -> np.ndarray:
+def mapped(path: Path, kind: type[np.generic]) -> np.ndarray:
     """A read-only view of a file; an empty file cannot be mapped and gives an empty array."""
     size = path.stat().st_size
     if size % np.dtype(kind).itemsize:

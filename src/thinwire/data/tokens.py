@@ -3,6 +3,7 @@ so that a draw can be repeated alone and a resumed run sees what an uninterrupte
 """
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -10,9 +11,12 @@ from jaxtyping import Int64
 
 from thinwire.base.errors import UserError
 from thinwire.base.seeds import StreamKey, draw_below, draw_words
-from thinwire.data.corpus import Corpus, Split
-from thinwire.data.encode import BYTE_SYMBOLS
-from thinwire.data.shards import ByteShards
+from thinwire.data.byte_pairs import BytePairTokenizer
+from thinwire.data.corpus import TOKENIZER_FOLDER, Corpus, Split
+from thinwire.data.encode import BYTE_SYMBOLS, ByteTokenizer, TextTokenizer, Tokenizer
+from thinwire.data.shards import ByteShards, mapped
+from thinwire.data.token_writer import TOKEN_STARTS, TOKENS
+from thinwire.data.tokenizer_files import files_in
 
 Cut = Literal["inside documents", "consecutive"]
 # choice: with fewer documents than this a bootstrap over documents says little.
@@ -70,6 +74,38 @@ class ByteStream(TokenStream):
         return self._shards.gather(starts, length=length).astype(np.int64)
 
 
+class TokenFile(TokenStream):
+    """Tokens that ``prepare`` wrote.
+
+    Args:
+        folder: the split's.
+        num_tokens, num_documents: what the manifest says; files that disagree are refused.
+        token_bytes: int64 [vocab_size].
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+
+    def __init__(
+        self, folder: Path, *, num_tokens: int, num_documents: int, token_bytes: Int64[np.ndarray, " vocab"]
+    ) -> None:
+        for name in (TOKENS, TOKEN_STARTS):
+            if not (folder / name).is_file():
+                raise _damaged(folder / name, "it is missing")
+        self._tokens = mapped(folder / TOKENS, np.uint16)
+        self.document_starts = mapped(folder / TOKEN_STARTS, np.int64)
+        if (self._tokens.size, self.document_starts.size) != (num_tokens, num_documents):
+            raise _damaged(folder, "its tokens are not as many as the manifest says")
+        self.num_tokens, self.vocab_size, self.token_bytes = num_tokens, len(token_bytes), token_bytes
+        self.document_lengths = np.diff(self.document_starts, append=num_tokens) - 1
+        self.where = str(folder)
+
+    def gather(self, starts: Int64[np.ndarray, " n"], *, length: int) -> Int64[np.ndarray, "n length"]:
+        if starts.size and (starts.min() < 0 or starts.max() + length > self.num_tokens):
+            raise IndexError(f"a sequence of {length} tokens leaves the stream of {self.num_tokens} tokens")
+        return self._tokens[starts[:, None] + np.arange(length)].astype(np.int64)
+
+
 class EvaluationSequences(NamedTuple):
     """Sequences to score; each carries one token more than the model reads.
 
@@ -90,7 +126,43 @@ def open_tokens(corpus: Corpus, split: Split) -> TokenStream:
     Raises:
         UserError: the token files are missing or damaged.
     """
-    return ByteStream({"train": corpus.train, "valid": corpus.valid, "test": corpus.test}[split])
+    shards = {"train": corpus.train, "valid": corpus.valid, "test": corpus.test}[split]
+    tokenizer = tokenizer_of(corpus)
+    if tokenizer.name == "byte":
+        return ByteStream(shards)
+    totals = corpus.manifest["tokenizer"]["splits"][split]
+    return TokenFile(
+        shards.folder,
+        num_tokens=totals["num_tokens"],
+        num_documents=shards.num_documents,
+        token_bytes=tokenizer.token_bytes,
+    )
+
+
+def tokenizer_of(corpus: Corpus) -> TextTokenizer:
+    """What a data folder was prepared with.
+
+    Raises:
+        UserError: its tokenizer files are missing, or not those it was prepared with.
+    """
+    record = corpus.manifest.get("tokenizer", {"name": "byte"})
+    tokenizer = open_tokenizer(record["name"], folder=corpus.folder / TOKENIZER_FOLDER)
+    if isinstance(tokenizer, BytePairTokenizer) and tokenizer.sha256 != record["sha256"]:
+        raise _damaged(corpus.folder / TOKENIZER_FOLDER, "its files are not those that the manifest names")
+    return tokenizer
+
+
+def open_tokenizer(name: Tokenizer, *, folder: Path) -> TextTokenizer:
+    """A tokenizer that was saved in a data or run folder.
+
+    Args:
+        name: what it is.
+        folder: where ``TextTokenizer.save`` put its files; bytes have none.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+    return ByteTokenizer() if name == "byte" else BytePairTokenizer(files_in(folder))
 
 
 def draw_sequences(
@@ -156,3 +228,8 @@ def _require_length(stream: TokenStream, tokens: int) -> None:
         what = f"the split holds {stream.num_tokens} tokens, fewer than one sequence of {tokens + 1}"
         fix = "prepare more text, raise --valid-fraction and --test-fraction, or use shorter sequences"
         raise UserError(what, where=stream.where, fix=fix)
+
+
+def _damaged(path: Path, reason: str) -> UserError:
+    fix = "prepare the data again: thinwire prepare SOURCE... --out FOLDER --tokenizer gpt2"
+    return UserError(f"the tokens of a data folder are damaged ({reason})", where=str(path), fix=fix)
