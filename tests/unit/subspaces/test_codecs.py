@@ -59,11 +59,9 @@ def _weight() -> Tensor:
 
 
 def _theta(codec: Codec, *, batch: int) -> Tensor | None:
-    return (
-        _normal(batch, codec.num_generators, seed=7) / 2
-        if isinstance(codec, SubspaceCodec) and codec.needs_theta
-        else None
-    )
+    if isinstance(codec, SubspaceCodec) and codec.needs_theta:
+        return _normal(batch, codec.num_generators, seed=7) / 2
+    return None
 
 
 def _encoded(codec: Codec, *, batch: int, tokens: int) -> Coded:
@@ -127,7 +125,7 @@ def test_carriers_of_a_reader_are_new_leaves(make: Maker) -> None:
 
 
 @exact_codecs
-@pytest.mark.parametrize("tokens", [1, 4, 40])
+@pytest.mark.parametrize("tokens", [1, 40])
 def test_gradients_of_encode_and_decode(make: Maker, tokens: int) -> None:
     codec = make(torch.float64)
     hidden, weight = _normal(2, tokens, MODEL_WIDTH), _weight()

@@ -7,7 +7,6 @@ carriers; the owner sums them and goes on through ``encode``.
 Legend: b sequences, t tokens of the chunk, d residual stream, w = d_kv.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -79,16 +78,11 @@ class Codec(ABC):
 
     def wire_bytes(self, *, batch: int, tokens: int) -> int:
         """Bytes of one chunk on its way to one reader."""
-        return num_bytes(self.wire_specs(batch=batch, tokens=tokens))
+        return sum(spec.num_bytes for spec in self.wire_specs(batch=batch, tokens=tokens))
 
     def gradient_bytes(self, *, batch: int, tokens: int) -> int:
         """Bytes of one chunk's gradient on its way back from one reader."""
-        return num_bytes(self.gradient_specs(batch=batch, tokens=tokens))
-
-
-def num_bytes(specs: Sequence[TensorSpec]) -> int:
-    """Bytes of all tensors of these shapes and types."""
-    return sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in specs)
+        return sum(spec.num_bytes for spec in self.gradient_specs(batch=batch, tokens=tokens))
 
 
 def project(hidden: Float[Tensor, "b t d"], weight: Float[Tensor, "w d"]) -> Float[Tensor, "b t w"]:
