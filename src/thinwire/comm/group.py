@@ -6,6 +6,7 @@ build the next generation under another name in the same store.
 
 import queue
 import threading
+import time
 from collections.abc import Sequence
 from typing import Literal, Protocol, runtime_checkable
 
@@ -20,6 +21,10 @@ from thinwire.comm.packing import TensorSpec, pack, spec_of, unpack
 from thinwire.comm.transport import ConnectionBrokenError, GlooTransport, NcclTransport, NoAnswerError, Transport, Work
 
 __all__ = ["Group", "PeerLostError", "Pending", "TensorSpec", "alone", "connect", "spec_of"]
+
+
+REAP_SECONDS = 0.02
+"""Sends are finished in bunches behind the work, so that this thread does not take turns with it at every message."""
 
 
 @runtime_checkable
@@ -46,17 +51,27 @@ class _Nothing:
 
 
 class _Sent:
+    """Finished once, by whoever waits for it first: its sender, or the group's own thread."""
+
     def __init__(self, group: "Group", work: Work, buffer: torch.Tensor, to: int) -> None:
-        self.group, self.work, self.buffer, self.to = group, work, buffer, to
-        self.done = threading.Event()
-        self.error: PeerLostError | None = None
+        self._group, self._work, self._buffer, self._to = group, work, buffer, to
+        self._claim = threading.Lock()
+        self._done = threading.Event()
+        self._error: PeerLostError | None = None
 
     def wait(self) -> tuple[torch.Tensor, ...]:
-        if not self.done.wait(self.group.timeout_seconds):
-            raise self.group.fail(self.to, silent_seconds=self.group.timeout_seconds)
-        if self.error is not None:
-            raise self.error
+        self.finish(seconds=self._group.timeout_seconds)
+        if not self._done.wait(self._group.timeout_seconds):
+            raise self._group.fail(self._to, silent_seconds=self._group.timeout_seconds)
+        if self._error is not None:
+            raise self._error
         return ()
+
+    def finish(self, *, seconds: float | None) -> None:
+        """Wait here, unless another thread does already."""
+        if self._claim.acquire(blocking=False):
+            self._error = self._group.finish(self._work, peer=self._to, seconds=seconds)
+            self._done.set()
 
 
 class _Received:
@@ -165,17 +180,23 @@ class Group:
         self, work: Work, buffer: torch.Tensor, specs: tuple[TensorSpec, ...], *, source: int
     ) -> tuple[torch.Tensor, ...]:
         """Wait for a receive, for as long as the link takes, and unpack it; Pending's part of ``receive``."""
-        assert self._transport is not None
-        try:
-            self._transport.wait(work, seconds=self.timeout_seconds)
-        except ConnectionBrokenError:
-            raise self.fail(source, silent_seconds=None) from None
-        except NoAnswerError:
-            raise self.fail(source, silent_seconds=self.timeout_seconds) from None
+        if error := self.finish(work, peer=source, seconds=self.timeout_seconds):
+            raise error
         if self._link is not None:
             self._link.arrive(buffer[:HEADER_BYTES], num_bytes=buffer.numel() - HEADER_BYTES, source=source)
         tensors = unpack(buffer, specs, start=self._header_bytes)
         return tuple(tensor.to(self.device) for tensor in tensors)
+
+    def finish(self, work: Work, *, peer: int, seconds: float | None) -> PeerLostError | None:
+        """Wait for one work; returns what went wrong."""
+        assert self._transport is not None
+        try:
+            self._transport.wait(work, seconds=seconds)
+        except ConnectionBrokenError:
+            return self.fail(peer, silent_seconds=None)
+        except NoAnswerError:
+            return self.fail(peer, silent_seconds=seconds)
+        return None
 
     def fail(self, peer: int, *, silent_seconds: float | None) -> PeerLostError:
         """Find out who is lost, end this group, and give the error to raise."""
@@ -212,13 +233,10 @@ class Group:
 
     def _finish_sends(self) -> None:
         """Keep each send's buffer until its peer has taken it: gloo cannot be asked whether it has."""
-        assert self._transport is not None
         while (sent := self._sent.get()) is not None:
-            try:
-                self._transport.wait(sent.work, seconds=None)
-            except ConnectionBrokenError:
-                sent.error = self.fail(sent.to, silent_seconds=None)
-            sent.done.set()
+            sent.finish(seconds=None)
+            if self._sent.empty() and not self._closed:
+                time.sleep(REAP_SECONDS)
 
 
 def connect(
