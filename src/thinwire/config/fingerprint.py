@@ -1,14 +1,31 @@
-"""Are these two configurations the same?  Canonical JSON, its SHA-256, and the keys in which they differ."""
+"""Are these two configurations the same?  Plain records and back, canonical JSON, its SHA-256, differing keys."""
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar
 
 from thinwire.base.files import canonical_json, sha256_text
+
+T = TypeVar("T")
 
 
 def as_record(config: Any) -> dict[str, Any]:
     """A frozen dataclass as plain JSON values."""
     return dataclasses.asdict(config)
+
+
+def from_record(kind: type[T], record: dict[str, Any]) -> T:
+    """The frozen dataclass that ``as_record`` made plain.
+
+    Raises:
+        TypeError, KeyError: keys are missing or unknown.
+    """
+    given = dict(record)
+    for item in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if isinstance(item.default_factory, type):
+            given[item.name] = from_record(item.default_factory, record[item.name])
+        elif isinstance(record[item.name], list):
+            given[item.name] = tuple(record[item.name])
+    return kind(**given)
 
 
 def fingerprint(*parts: Any) -> str:

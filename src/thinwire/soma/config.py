@@ -179,17 +179,3 @@ def result_record(config: SomaConfig) -> dict[str, Any]:
     record = dataclasses.asdict(config)
     del record["launch"]
     return record
-
-
-def from_record(record: dict[str, Any]) -> SomaConfig:
-    """The configuration saved in ``config.json``."""
-    sections = {
-        "model": ModelConfig,
-        "seed_run": TrainingConfig,
-        "experts": TrainingConfig,
-        "clusters": ClusterConfig,
-        "routing": RoutingConfig,
-        "scoring": ScoringConfig,
-        "launch": LaunchConfig,
-    }
-    return SomaConfig(**{key: sections[key](**value) if key in sections else value for key, value in record.items()})

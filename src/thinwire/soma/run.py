@@ -7,12 +7,13 @@ import numpy as np
 
 from thinwire.base.errors import UserError
 from thinwire.base.files import atomic_write, read_json
+from thinwire.config.fingerprint import from_record
 from thinwire.data.corpus import Corpus
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.runs import checkpoint
 from thinwire.runs.layout import JobFolder, RunFolder
 from thinwire.soma.clusters import Members, split_members
-from thinwire.soma.config import SomaConfig, from_record
+from thinwire.soma.config import SomaConfig
 from thinwire.soma.expert_job import SEED_RUN, ExpertJob
 from thinwire.soma.model import Expert, initial_expert, shape_of
 from thinwire.soma.router import Router
@@ -62,7 +63,7 @@ class SomaRun:
             what = f"this run is of kind '{record.get('kind')}', not soma"
             raise UserError(what, where=str(folder.config), fix="give a SOMA run")
         try:
-            return cls(folder, str(record["preset"]), from_record(record["config"]))
+            return cls(folder, str(record["preset"]), from_record(SomaConfig, record["config"]))
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"config.json does not describe a SOMA run as this version writes it ({error})",

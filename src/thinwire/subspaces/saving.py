@@ -1,0 +1,91 @@
+"""What does a context-parallel run keep, and where does it go on?  One copy of the weights, every rank's own state.
+
+Ranks write theirs first; rank 0's description, written last, makes the checkpoint count. Where a person stops a run
+between two averages, every rank's own weights are kept with its state.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from thinwire.base.files import read_json_lines
+from thinwire.runs import checkpoint
+from thinwire.runs.layout import RunFolder
+
+KEEP = 2
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint as one rank reads it.
+
+    Attributes:
+        step: updates that made it.
+        weights: of the one model.
+        own: this rank's state; of another rank where it had none of its own.
+        meta: the phase, the tokens read, the ranks that made it.
+    """
+
+    step: int
+    weights: dict[str, Tensor]
+    own: dict[str, Tensor]
+    meta: dict[str, Any]
+
+
+def weights_folder(run: Path) -> Path:
+    return RunFolder(run).root / "checkpoints"
+
+
+def rank_folder(run: Path, rank: int) -> Path:
+    return run / "ranks" / f"{rank:03d}"
+
+
+def save_rank(run: Path, *, rank: int, step: int, tensors: dict[str, Tensor]) -> None:
+    """A rank's part; counts only once the weights are saved."""
+    checkpoint.save(rank_folder(run, rank), step, tensors=tensors, meta={}, keep=KEEP)
+
+
+def save_weights(run: Path, *, step: int, weights: dict[str, Tensor], meta: dict[str, Any]) -> None:
+    """The commit."""
+    checkpoint.save(weights_folder(run), step, tensors=weights, meta=meta, keep=KEEP)
+
+
+def last_step(run: Path) -> int:
+    """Of the newest checkpoint; 0 without one."""
+    return max(checkpoint.list_updates(weights_folder(run)), default=0)
+
+
+def load_weights(run: Path, *, step: int) -> checkpoint.Checkpoint:
+    """The one copy of the weights; ``tensors`` and ``meta``.
+
+    Raises:
+        UserError: a file is missing, truncated or altered.
+    """
+    return checkpoint.load(weights_folder(run), step)
+
+
+def load(run: Path, *, step: int, rank: int) -> Saved:
+    """Read a checkpoint.
+
+    A rank that had no part in it, because the run now has more ranks, takes rank ``rank % then``'s state.
+
+    Raises:
+        UserError: a file is missing, truncated or altered.
+    """
+    main = load_weights(run, step=step)
+    own = checkpoint.load(rank_folder(run, rank % int(main.meta["ranks"])), step)
+    return Saved(step, main.tensors, own.tensors, main.meta)
+
+
+def sweep(run: Path) -> None:
+    """Remove leftovers of interrupted writes."""
+    checkpoint.sweep(weights_folder(run))
+    for folder in sorted((run / "ranks").glob("[0-9]*")):
+        checkpoint.sweep(folder)
+
+
+def forget_after(log: Path, *, step: int) -> list[dict[str, Any]]:
+    """The log's records up to a step; those behind it belong to updates that will be made again."""
+    return [r for r in read_json_lines(log) if int(r.get("step", 0)) <= step]

@@ -1,0 +1,60 @@
+"""What holds at a step?  The phase (sections 3.4, 3.5), the learning rate (section 5.1), when weights are averaged."""
+
+from typing import Literal
+
+from thinwire.subspaces.config import OptimizerConfig, SubspacesConfig
+
+Phase = Literal["warm-up", "compressed", "folded", "plain"]
+
+
+def phase_of(step: int, config: SubspacesConfig) -> Phase:
+    """The phase of an update, 1..steps.
+
+    warm-up: short sequences, no exchange. compressed: the codec of the configuration. folded: the subspace with theta
+    frozen at its mean. plain: no codec, because there is none or because it was dropped.
+    """
+    if step <= config.phases.warmup_steps:
+        return "warm-up"
+    if config.codec.kind == "plain":
+        return "plain"
+    if step <= last_compressed_step(config):
+        return "compressed"
+    return "folded" if config.phases.unplug == "fold" else "plain"
+
+
+def last_compressed_step(config: SubspacesConfig) -> int:
+    """The step before the codec is unplugged.
+
+    choice: only a subspace can be folded; the other codecs stay to the end under ``fold``.
+    """
+    steps, phases = config.optimizer.steps, config.phases
+    stays = phases.unplug == "never" or (phases.unplug == "fold" and config.codec.kind != "subspace")
+    return steps if stays else max(phases.warmup_steps, steps - round(phases.unplug_fraction * steps))
+
+
+def learning_rate(step: int, config: OptimizerConfig) -> float:
+    """Linear from zero to the peak over ``ramp_steps``, then linear to ``final_fraction`` of it at the last step.
+
+    Args:
+        step: 1..steps; the first has a rate above zero.
+    """
+    if step <= config.ramp_steps:
+        return config.learning_rate * step / config.ramp_steps
+    left = (config.steps - step) / max(1, config.steps - config.ramp_steps)
+    return config.learning_rate * (config.final_fraction + (1.0 - config.final_fraction) * left)
+
+
+def is_sync_step(step: int, config: SubspacesConfig) -> bool:
+    """Whether the replicas' weights are averaged after this update (never where gradients are summed)."""
+    return config.sync.every > 1 and step % config.sync.every == 0
+
+
+def is_settling_step(step: int, config: SubspacesConfig) -> bool:
+    """Whether the replicas must be one model after this update: a phase ends, or a checkpoint is written."""
+    last = step == config.optimizer.steps
+    return last or step % config.checkpoint_every == 0 or phase_of(step, config) != phase_of(step + 1, config)
+
+
+def layout_shift(step: int, config: SubspacesConfig) -> int:
+    """How far the ranks have moved over the chunks; it changes where weights are averaged."""
+    return (step - 1) // config.sync.every if config.sync.rotate and config.sync.every > 1 else 0

@@ -1,0 +1,329 @@
+"""What does one rank do at a step?  Forward and backward over its chunks, then one model again (Algorithm 1).
+
+The trainer holds a rank's state and knows the step; the loop, the disk and lost ranks are others' business.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from thinwire.base.errors import RunFailedError
+from thinwire.base.seeds import stream_key
+from thinwire.comm.collectives import gather_json
+from thinwire.data.tokens import TokenStream, draw_sequences, evaluation_sequences
+from thinwire.subspaces import phases
+from thinwire.subspaces.attention import ContextAttention
+from thinwire.subspaces.averaging import WeightAveraging, sum_gradients
+from thinwire.subspaces.batches import Batch, local_part, step_sequences, step_targets, warmup_batch
+from thinwire.subspaces.config import SubspacesConfig
+from thinwire.subspaces.exchange import Place
+from thinwire.subspaces.full_attention import FullAttention
+from thinwire.subspaces.llama import Attend
+from thinwire.subspaces.optimizer import apply, gradient_norm, load_moments, make_optimizer, moments
+from thinwire.subspaces.replica import Replica
+from thinwire.subspaces.rotation import Side
+from thinwire.subspaces.schedule import (
+    Phase,
+    is_settling_step,
+    layout_shift,
+    learning_rate,
+)
+from thinwire.subspaces.sequence import Layout, make_layout
+from thinwire.subspaces.team import Team
+from thinwire.subspaces.theta import ThetaAddress
+
+THETA_SEQUENCES = 8
+"""Training sequences over which theta's mean is taken when the model is unplugged."""
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Where and in which precision a rank computes."""
+
+    device: torch.device
+    is_mixed: bool = False
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def attention_dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.is_mixed else self.dtype
+
+    def cast(self) -> contextlib.AbstractContextManager[Any]:
+        """Matrix products in bfloat16, where precision is mixed."""
+        return torch.autocast(self.device.type, torch.bfloat16) if self.is_mixed else contextlib.nullcontext()
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The splits that training reads."""
+
+    train: TokenStream
+    valid: TokenStream
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One update as this rank saw it; the loss is summed over its own targets, in nats."""
+
+    loss: float
+    gradient_norm: float
+    seconds: float
+    is_broken: bool
+
+
+class Trainer:
+    """One rank's model, optimizer and averaging.
+
+    Args:
+        config: the run.
+        team: the groups of ranks that train together now.
+        texts: what to read.
+        compute: device and precision.
+    """
+
+    def __init__(self, config: SubspacesConfig, *, team: Team, texts: Texts, compute: Compute) -> None:
+        self.config, self.team, self.texts, self.compute = config, team, texts, compute
+        self.replica = Replica(config, vocab_size=texts.train.vocab_size)
+        self.replica.to(device=compute.device, dtype=compute.dtype)
+        self.phase: Phase = "warm-up"
+        self.step = 0
+        self.theta_sums: dict[str, tuple[Tensor, int]] = {}
+        self.last_attend: ContextAttention | None = None
+        self.averaging: WeightAveraging | None = None
+        self.optimizer = make_optimizer(self.named(), config.optimizer)
+        self.enter("warm-up")
+
+    # --- phases -----------------------------------------------------------------------------------------------
+
+    def enter(self, phase: Phase) -> None:
+        """Make codecs, optimizer and averaging for a phase; moments of weights that stay are kept."""
+        kept = moments(self.optimizer, self.named())
+        self.phase, self.codecs = phase, self.replica.codecs(phase)
+        self.optimizer = make_optimizer(self.named(), self.config.optimizer)
+        load_moments(self.optimizer, self.named(), kept)
+        self.join_team(self.team)
+
+    def join_team(self, team: Team) -> None:
+        """Train with these ranks from now on."""
+        if self.averaging is not None:
+            self.averaging.close()
+        self.team, self.averaging = team, None
+        if self.config.sync.every > 1 and team.sync.size > 1:
+            self.averaging = WeightAveraging(self.parameters(), team.sync, config=self.config.sync)
+            self.averaging.settled_at = self.step
+
+    def change_phase(self, phase: Phase) -> str:
+        """Plug in or unplug; the replicas are one model. Returns what happened."""
+        before = self.phase
+        if phase == "compressed":
+            if self.config.codec.kind == "subspace":
+                phases.plug_in(self.replica, self.team.main, read_text=self._basis_text)
+            what = "plug in"
+        elif phase == "folded":
+            phases.fold(self.replica, self.measure_theta())
+            what = "unplug"
+        else:
+            phases.drop(self.replica)
+            what = "unplug" if before == "compressed" else "context parallel"
+        self.enter(phase)
+        return what
+
+    def _basis_text(self) -> Tensor:
+        key = stream_key(self.config.seed, "basis-text")
+        drawn = draw_sequences(
+            self.texts.train, key=key, step=0, count=THETA_SEQUENCES, tokens=self.config.phases.warmup_tokens
+        )
+        return torch.from_numpy(drawn[:, :-1].copy()).to(self.compute.device)
+
+    def measure_theta(self) -> dict[tuple[int, Side], Tensor]:
+        """theta's mean over chunks of training text, equal on all ranks; empty where theta is not learned."""
+        if self.replica.heads is None:
+            return {}
+        key = stream_key(self.config.seed, "theta-mean")
+        tokens = self.config.sequence.tokens
+        layout = self._layout(self.step + 1)
+        self.theta_sums = {}
+        for index in range(THETA_SEQUENCES):
+            drawn = draw_sequences(self.texts.train, key=key, step=index, count=1, tokens=tokens)
+            attend = self._attend(layout, batch=1, streams=1, first_sequence=0)
+            tokens_here = local_part(drawn, layout, rank=self.team.main.rank).tokens.to(self.compute.device)
+            with torch.no_grad(), self.compute.cast():
+                self.replica.llama.hidden([tokens_here], attend)
+            self._note_thetas(attend)
+        return self.mean_theta()
+
+    def mean_theta(self) -> dict[tuple[int, Side], Tensor]:
+        """Of all thetas since the last call, over all ranks."""
+        mine = {name: [(total / count).tolist(), count] for name, (total, count) in self.theta_sums.items()}
+        everyone = gather_json(self.team.main, mine)
+        self.theta_sums = {}
+        found: dict[tuple[int, Side], Tensor] = {}
+        like = self.replica.llama.model.norm.weight
+        for name in sorted({name for one in everyone for name in one}):
+            parts = [one[name] for one in everyone if name in one]
+            total = sum(torch.tensor(mean, dtype=torch.float64) * count for mean, count in parts)
+            layer = int(name)
+            both = total / sum(count for _, count in parts)
+            found[layer, "key"], found[layer, "value"] = both[0].to(like), both[1].to(like)
+        return found
+
+    def _note_thetas(self, attend: ContextAttention) -> None:
+        for (layer, _), thetas in attend.thetas.items():
+            rows = torch.stack([theta.double() for theta in thetas]).flatten(0, 1)
+            before, count = self.theta_sums.get(str(layer), (torch.zeros_like(rows[0]), 0))
+            self.theta_sums[str(layer)] = (before + rows.sum(dim=0), count + len(rows))
+
+    # --- one update -------------------------------------------------------------------------------------------
+
+    def train_step(self) -> StepResult:
+        """Update ``step + 1``; where a number is not finite the weights stay as they are."""
+        began, step = time.perf_counter(), self.step + 1
+        self.team.set_step(step)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self._backward(step)
+        parameters = self.parameters()
+        if self.config.sync.every == 1 and self.team.main.size > 1:
+            sum_gradients(parameters, self.team.main, config=self.config.sync)
+        norm = gradient_norm(parameters)
+        broken = not (math.isfinite(loss) and math.isfinite(norm))
+        if not broken:
+            rate = learning_rate(step, self.config.optimizer)
+            apply(self.optimizer, parameters, norm=norm, learning_rate=rate, clip=self.config.optimizer.clip_norm)
+        self.step = step
+        if self.averaging is not None:
+            if is_settling_step(step, self.config):
+                self.averaging.settle(step)
+            else:
+                self.averaging.after_step(step)
+        return StepResult(loss, norm, time.perf_counter() - began, broken)
+
+    def _backward(self, step: int) -> float:
+        """Gradients of this rank's share of the loss; returns its summed loss.
+
+        Where every rank updates alone, its gradient stands for all of them and is scaled up to their number.
+        """
+        scale = 1.0 / step_targets(self.config, is_warmup=self.phase == "warm-up")
+        if self.config.sync.every > 1:
+            scale *= self.team.main.size
+        losses = []
+        for streams, attend in self._passes(step):
+            with self.compute.cast():
+                parts = self.replica.llama.loss([b.tokens for b in streams], [b.targets for b in streams], attend)
+            torch.stack(parts).sum().mul(scale).backward()
+            losses.append(sum(float(part.detach()) for part in parts))
+            if isinstance(attend, ContextAttention):
+                self._note_thetas(attend)
+                self.last_attend = attend
+        return math.fsum(losses)
+
+    def _passes(self, step: int) -> Iterator[tuple[list[Batch], Attend]]:
+        """The forward passes of an update, one after the other: the streams of each, and how they attend."""
+        main = self.team.main
+        if self.phase == "warm-up":
+            batch = warmup_batch(self.texts.train, self.config, step=step, rank=main.rank, num_ranks=main.size)
+            if batch is not None:
+                yield [self._on_device(batch)], FullAttention(self.config.model)
+            return
+        size, layout = self.config.sequence, self._layout(step)
+        sequences = step_sequences(self.texts.train, self.config, step=step)
+        local = self._on_device(local_part(sequences, layout, rank=main.rank))
+        for first in range(0, len(sequences), size.batch * size.streams):
+            starts = range(first, first + size.batch * size.streams, size.batch)
+            streams = [Batch(local.tokens[s : s + size.batch], local.targets[s : s + size.batch]) for s in starts]
+            yield streams, self._attend(layout, batch=size.batch, streams=size.streams, first_sequence=first)
+
+    def _on_device(self, batch: Batch) -> Batch:
+        return Batch(batch.tokens.to(self.compute.device), batch.targets.to(self.compute.device))
+
+    def _layout(self, step: int) -> Layout:
+        size, main = self.config.sequence, self.team.main
+        return make_layout(
+            num_tokens=size.tokens,
+            num_chunks=size.chunks,
+            num_ranks=main.size,
+            order=size.order,
+            shift=layout_shift(step, self.config),
+        )
+
+    def _attend(self, layout: Layout, *, batch: int, streams: int, first_sequence: int) -> ContextAttention:
+        place = Place(self.team.main, layout, batch, streams, self.compute.attention_dtype, self.compute.device)
+        return ContextAttention(
+            place,
+            model=self.config.model,
+            codecs=self.codecs,
+            codec=self.replica.codec_config(self.phase),
+            heads=self.replica.heads,
+            address=ThetaAddress(self.config.seed, self.step + 1, first_sequence),
+        )
+
+    # --- scores and state -------------------------------------------------------------------------------------
+
+    def validate(self) -> float:
+        """Loss in nats per token on held-out sequences, as trained, with the codec; equal on all ranks.
+
+        In the warm-up every rank scores whole sequences of its own, so that no keys travel.
+        """
+        key = stream_key(self.config.seed, "validation")
+        tokens, main = self.config.sequence.tokens, self.team.main
+        found = evaluation_sequences(
+            self.texts.valid, tokens=tokens, max_sequences=self.config.validation_sequences, key=key
+        ).sequences
+        total = 0.0
+        layout = self._layout(self.step + 1)
+        mine = found[main.rank :: main.size] if self.phase == "warm-up" else found
+        for index, row in enumerate(mine):
+            if self.phase == "warm-up":
+                batch = Batch(torch.from_numpy(row[None, :-1].copy()), torch.from_numpy(row[None, 1:].copy()))
+                attend: Attend = FullAttention(self.config.model)
+            else:
+                batch = local_part(row[None], layout, rank=main.rank)
+                attend = self._attend(layout, batch=1, streams=1, first_sequence=index)
+            batch = self._on_device(batch)
+            with torch.no_grad(), self.compute.cast():
+                (part,) = self.replica.llama.loss([batch.tokens], [batch.targets], attend)
+            total += float(part)
+        return math.fsum(gather_json(main, total)) / (len(found) * tokens)
+
+    def named(self) -> dict[str, nn.Parameter]:
+        return dict(self.replica.named_parameters())
+
+    def parameters(self) -> list[nn.Parameter]:
+        return list(self.replica.parameters())
+
+    def own_state(self) -> dict[str, Tensor]:
+        """What this rank alone knows: moments, averaging, and its weights where the replicas differ."""
+        found = {f"optimizer.{name}": value for name, value in moments(self.optimizer, self.named()).items()}
+        if self.averaging is not None:
+            found |= {f"averaging.{name}": value for name, value in self.averaging.state().items()}
+            if not is_settling_step(self.step, self.config):
+                found |= {f"own.{name}": value for name, value in self.replica.weights().items()}
+        return {name: tensor.cpu() for name, tensor in found.items()}
+
+    def load_state(self, *, step: int, phase: Phase, weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+        """Stand where ``own_state`` and ``Replica.weights`` were taken."""
+        self.step = step
+        mine = _part(own, "own.")
+        self.replica.load_weights(mine or weights)
+        self.enter(phase)
+        load_moments(self.optimizer, self.named(), _part(own, "optimizer."))
+        if self.averaging is not None and "averaging.settled_at" in own:
+            self.averaging.load_state(_part(own, "averaging."))
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def refuse_broken(losses: Sequence[float], *, step: int) -> None:
+    """Raises RunFailedError naming the step whose loss was not finite."""
+    raise RunFailedError(
+        f"the loss of update {step} is not finite ({', '.join(f'{loss:g}' for loss in losses)} on the ranks)\n"
+        "  the weights before it are kept; lower the learning rate (--optimizer.learning-rate) or clip harder "
+        "(--optimizer.clip-norm), in a new run folder"
+    )
