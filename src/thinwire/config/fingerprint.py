@@ -1,7 +1,7 @@
 """Are these two configurations the same?  Plain records and back, canonical JSON, its SHA-256, differing keys."""
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from thinwire.base.files import canonical_json, sha256_text
 
@@ -20,9 +20,10 @@ def from_record(kind: type[T], record: dict[str, Any]) -> T:
         TypeError, KeyError: keys are missing or unknown.
     """
     given = dict(record)
+    types = get_type_hints(kind)
     for item in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if isinstance(item.default_factory, type):
-            given[item.name] = from_record(item.default_factory, record[item.name])
+        if dataclasses.is_dataclass(types[item.name]):
+            given[item.name] = from_record(types[item.name], record[item.name])
         elif isinstance(record[item.name], list):
             given[item.name] = tuple(record[item.name])
     return kind(**given)
