@@ -38,6 +38,11 @@ def say(text: str) -> None:
     send({"type": "say", "text": text})
 
 
+def give_up(pid: int) -> None:
+    """Have the parent kill the process of a rank that hangs; then it counts as lost, and may be replaced."""
+    send({"type": "give_up", "pid": pid})
+
+
 def stop_requested() -> Callable[[], bool]:
     """From now on an interrupt is the parent's business; returns whether to stop: it asked (SIGTERM), or it is gone."""
     asked = []
