@@ -11,10 +11,16 @@ CODE_PATH = re.compile(r"`((?:src|tests|bench|docs|examples)/[\w./-]+)`")
 FILE_FUNCTION = re.compile(r"`([\w/]+\.py):(\w+(?:\.\w+)?)`")
 TEST_FILE = re.compile(r"`((?:unit|properties|numerics|e2e)/[\w/]*test_\w+\.py)`")
 LOCAL_LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+PAPERS = ("soma", "subspaces")
+every_paper = pytest.mark.parametrize("paper", PAPERS)
 
 
 def _documents(repository: Path) -> list[Path]:
     return [*repository.glob("*.md"), *sorted((repository / "docs").rglob("*.md"))]
+
+
+def _map(repository: Path, paper: str) -> str:
+    return (repository / "docs" / "papers" / f"{paper}.md").read_text(encoding="utf-8")
 
 
 def _find(repository: Path, name: str) -> Path | None:
@@ -35,9 +41,9 @@ def test_every_path_that_a_document_names_exists(repository: Path) -> None:
     assert not missing
 
 
-def test_every_function_that_the_paper_map_names_exists(repository: Path) -> None:
-    text = (repository / "docs" / "papers" / "soma.md").read_text(encoding="utf-8")
-    named = FILE_FUNCTION.findall(text)
+@every_paper
+def test_every_function_that_the_paper_map_names_exists(repository: Path, paper: str) -> None:
+    named = FILE_FUNCTION.findall(_map(repository, paper))
     assert len(named) > 30
     missing = []
     for file, function in named:
@@ -48,15 +54,15 @@ def test_every_function_that_the_paper_map_names_exists(repository: Path) -> Non
     assert not missing
 
 
-def test_every_test_that_the_paper_map_names_exists(repository: Path) -> None:
-    text = (repository / "docs" / "papers" / "soma.md").read_text(encoding="utf-8")
-    named = TEST_FILE.findall(text)
+@every_paper
+def test_every_test_that_the_paper_map_names_exists(repository: Path, paper: str) -> None:
+    named = TEST_FILE.findall(_map(repository, paper))
     assert len(named) > 20
     assert not [name for name in named if not (repository / "tests" / name).is_file()]
 
 
 def test_every_file_with_a_choice_is_listed(repository: Path) -> None:
-    text = (repository / "docs" / "papers" / "soma.md").read_text(encoding="utf-8")
+    text = "".join(_map(repository, paper) for paper in PAPERS)
     package = repository / "src" / "thinwire"
     with_choice = [path for path in package.rglob("*.py") if "choice:" in path.read_text(encoding="utf-8")]
     assert with_choice

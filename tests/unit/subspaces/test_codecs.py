@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from thinwire.subspaces.basis import random_basis, weight_basis
 from thinwire.subspaces.codecs.base import Codec, Coded
@@ -238,6 +239,16 @@ def test_both_orders_of_the_projection_agree(tokens: int) -> None:
     expected = (hidden @ _weight().mT) @ frame
     assert frame.shape == (2, WIDTH, 3)
     torch.testing.assert_close(codec.encode(hidden, _weight(), theta=theta).carriers[0], expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(("tokens", "products"), [(64, 32 * 4 * (32 + 64)), (1, 32 * (32 + 4))])
+def test_the_projection_takes_the_fewest_products(tokens: int, products: int) -> None:
+    """B U first for a chunk, whose tokens then cost d r each; X B first for a single token."""
+    frame, hidden = torch.eye(32)[:, :4].contiguous(), torch.ones(1, tokens, 32)
+    codec = SubspaceCodec(width=32, wire=torch.float32, rank=4, num_generators=0, rotation=frame)
+    with FlopCounterMode(display=False) as counter:
+        codec.encode(hidden, torch.ones(32, 32), theta=None)
+    assert counter.get_total_flops() == 2 * products
 
 
 def test_decoding_is_the_folded_weight() -> None:
