@@ -9,6 +9,7 @@ import pytest
 
 if TYPE_CHECKING:  # the package is imported by fixtures, after the hook that checks shapes has been installed
     from command_lines import Here, Outcome
+    from gloo_ranks import RankPool
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 ALLOWED_SKIP = "needs a GPU"
@@ -91,3 +92,12 @@ def tiny_run(tiny_folder: Path) -> Path:
     import tiny_runs
 
     return tiny_runs.finished_run(tiny_folder)
+
+
+@pytest.fixture(scope="session")
+def rank_pool() -> "Iterator[RankPool]":
+    """Four processes, on which a test runs a function as one to four ranks."""
+    import gloo_ranks
+
+    with gloo_ranks.RankPool(4) as pool:
+        yield pool

@@ -1,4 +1,4 @@
-"""How does a test run a function on several ranks?  A pool of processes, spawned once, that meet in gloo groups on demand.
+"""How does a test run a function on several ranks?  Processes, spawned once, that meet in gloo groups on demand.
 
 ``pool.run(function, *arguments, ranks=3)`` calls ``function(group, *arguments)`` on three of them and returns what each
 returned. The function is a top-level one of any test module; arguments and results are pickled. A failure comes back
@@ -12,12 +12,13 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
 TIMEOUT_SECONDS = 60.0
+EXIT_SECONDS = 20
 
 
 class RanksFailedError(Exception):
@@ -25,7 +26,7 @@ class RanksFailedError(Exception):
 
 
 class RankPool:
-    """Processes with torch on one thread each; a context manager.
+    """Processes with torch on one thread each; a context manager. One that died is replaced at the next call.
 
     Args:
         size: how many; a run takes the first ``ranks`` of them.
@@ -41,12 +42,11 @@ class RankPool:
         self._names: dict[int, str] = {}
         self._store = open_store(host="127.0.0.1", port=0, serve=True, timeout_seconds=timeout_seconds)
         self._folder = tempfile.TemporaryDirectory()
-        address = str(Path(self._folder.name) / "pool")
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-        with Listener(address, "AF_UNIX") as listener:
-            argv = [sys.executable, __file__, address]
-            self.processes = [subprocess.Popen(argv, env=environment) for _ in range(size)]
-            self._connections = [listener.accept() for _ in range(size)]
+        self._address = str(Path(self._folder.name) / "pool")
+        self._listener = Listener(self._address, "AF_UNIX")
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._connections: dict[int, Connection] = {}
+        self._spawn()
 
     def __enter__(self) -> "RankPool":
         return self
@@ -54,12 +54,23 @@ class RankPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def port(self) -> int:
+        """Of the store where the ranks meet."""
+        return self._store.port
+
     def run(self, function: Callable[..., Any], /, *arguments: Any, ranks: int, **keywords: Any) -> list[Any]:
         """What ``function(group, *arguments, **keywords)`` returned on each rank.
 
         Raises:
-            RanksFailedError: it raised on at least one.
+            RanksFailedError: it raised on at least one, or a process died.
         """
+        self.start(function, *arguments, ranks=ranks, **keywords)
+        return self.finish(range(ranks))
+
+    def start(self, function: Callable[..., Any], /, *arguments: Any, ranks: int, **keywords: Any) -> None:
+        """Begin a run; ``finish`` has to follow."""
+        self._spawn()
         if ranks not in self._names:
             self._generation += 1
             self._names[ranks] = f"{self._generation}-of-{ranks}"
@@ -68,24 +79,52 @@ class RankPool:
         for rank in range(ranks):
             self._connections[rank].send_bytes(pickle.dumps(rank))
             self._connections[rank].send_bytes(call)
-        answers = [pickle.loads(connection.recv_bytes()) for connection in self._connections[:ranks]]
-        failures = [(rank, answer) for rank, (fine, answer) in enumerate(answers) if not fine]
-        if failures:
-            del self._names[ranks]
-            failures.sort(key=lambda failure: "PeerLostError" in failure[1])
-            raise RanksFailedError("\n".join(f"rank {rank} of {ranks}:\n{text}" for rank, text in failures))
-        return [answer for _, answer in answers]
 
-    def close(self) -> None:
-        for connection in self._connections:
+    def finish(self, ranks: Iterable[int]) -> list[Any]:
+        """The results of these ranks."""
+        answers = [(rank, *self._answer(rank)) for rank in ranks]
+        failures = [(rank, text) for rank, fine, text in answers if not fine]
+        if failures:
+            self._names.clear()
+            failures.sort(key=lambda failure: "PeerLostError" in failure[1])
+            raise RanksFailedError("\n".join(f"rank {rank}:\n{text}" for rank, text in failures))
+        return [answer for _, _, answer in answers]
+
+    def close(self) -> dict[int, int]:
+        """Exit statuses; a process that does not end by itself is killed."""
+        for connection in self._connections.values():
             connection.close()
-        for process in self.processes:
+        for process in self.processes.values():
             try:
-                process.wait(10)
+                process.wait(EXIT_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._listener.close()
         self._folder.cleanup()
+        return {index: process.returncode for index, process in self.processes.items()}
+
+    def _answer(self, rank: int) -> tuple[bool, Any]:
+        try:
+            return pickle.loads(self._connections[rank].recv_bytes())
+        except (EOFError, ConnectionError):
+            return False, f"its process died with status {self.processes[rank].wait()}"
+
+    def _spawn(self) -> None:
+        """Start what is missing."""
+        missing = [index for index in range(self.size) if index not in self.processes or self._is_dead(index)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+        for index in missing:
+            argv = [sys.executable, __file__, self._address, str(index)]
+            self.processes[index] = subprocess.Popen(argv, env=environment)
+        for _ in missing:
+            connection = self._listener.accept()
+            self._connections[pickle.loads(connection.recv_bytes())] = connection
+        if missing:
+            self._names.clear()
+
+    def _is_dead(self, index: int) -> bool:
+        return self.processes[index].poll() is not None
 
 
 class _Groups:
@@ -112,6 +151,10 @@ class _Groups:
         if size in self._groups:
             self._groups.pop(size)[1].close()
 
+    def drop_all(self) -> None:
+        for size in tuple(self._groups):
+            self.drop(size)
+
 
 def _serve(connection: Connection) -> None:
     import torch
@@ -123,22 +166,20 @@ def _serve(connection: Connection) -> None:
             rank = pickle.loads(connection.recv_bytes())
         except EOFError:
             break
-        size = 0
         try:
             meeting, module, name, arguments, keywords = pickle.loads(connection.recv_bytes())
-            size = meeting[2]
             function = importlib.import_module(module)
             for part in name.split("."):
                 function = getattr(function, part)
             answer = pickle.dumps((True, function(groups.get(rank, meeting), *arguments, **keywords)))
         except Exception:
             answer = pickle.dumps((False, traceback.format_exc()))
-            groups.drop(size)  # so that the other ranks do not wait
+            groups.drop_all()  # so that the other ranks do not wait
         connection.send_bytes(answer)
-    for size in range(1, 65):
-        groups.drop(size)
+    groups.drop_all()
 
 
 if __name__ == "__main__":
     with Client(sys.argv[1], "AF_UNIX") as pipe:
+        pipe.send_bytes(pickle.dumps(int(sys.argv[2])))
         _serve(pipe)
