@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from thinwire.base.progress import Voice
 from thinwire.config.fingerprint import as_record, flatten
 from thinwire.data.corpus import Corpus
 from thinwire.data.prepare import PrepareOptions, prepare
@@ -95,10 +96,8 @@ def start_run(config: SomaConfig, *, data: Path, out: Path) -> SomaRun:
     return run
 
 
-def silent_voice() -> recipe.Voice:
-    from thinwire.base.progress import Silent
-
-    return recipe.Voice(Silent(), lambda _: None)
+def silent_voice() -> Voice:
+    return Voice()
 
 
 class NoTask:

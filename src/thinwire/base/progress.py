@@ -1,5 +1,7 @@
 """How does long work say how far it is?  The command line draws bars; a library caller may stay silent."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 
@@ -39,3 +41,15 @@ class Silent:
 
     def task(self, name: str, total: int | None) -> Task:  # noqa: ARG002
         return _SilentTask()
+
+
+def _unheard(text: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Voice:
+    """How a recipe speaks: bars, and lines of text. Silent by default."""
+
+    progress: Progress = field(default_factory=Silent)
+    say: Callable[[str], None] = _unheard

@@ -4,6 +4,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from thinwire.base.progress import Voice
 from thinwire.base.units import format_bytes
 from thinwire.cli.program import program
 from thinwire.cli.terminal import Terminal, print_bytes, print_table
@@ -32,7 +33,7 @@ def main(argv: list[str]) -> None:
     from thinwire.cli.evaluate import score_rows
     from thinwire.cli.generate import Arguments as Sample
     from thinwire.cli.generate import write_sample
-    from thinwire.soma.recipe import Voice, train
+    from thinwire.soma.recipe import train
 
     terminal = Terminal()
     data, run = arguments.out / "data", arguments.out / "soma"

@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from thinwire.base.errors import UserError
+from thinwire.base.progress import Voice
 from thinwire.cli.program import program
 from thinwire.cli.terminal import Terminal, print_json, print_table
 from thinwire.config.parse import parse
@@ -41,7 +42,7 @@ def main(argv: list[str]) -> None:
             "the preset comes first", where="thinwire train PRESET ...", fix="thinwire train --help lists them"
         )
     arguments = _parse(preset(name), rest, prog=f"thinwire train {name}")
-    from thinwire.soma.recipe import Voice, train  # the heavy imports come after the flags are known to be right
+    from thinwire.soma.recipe import train  # the heavy imports come after the flags are known to be right
 
     terminal = Terminal()
     with terminal.progress() as progress:

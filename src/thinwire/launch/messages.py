@@ -52,6 +52,14 @@ def stop_requested() -> Callable[[], bool]:
     return lambda: bool(asked) or os.getppid() != parent
 
 
+def interrupt_requested() -> Callable[[], bool]:
+    """From now on Ctrl-C and SIGTERM are requests; returns whether one has come. For a worker without a parent."""
+    asked = []
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, lambda *_: asked.append(True))
+    return lambda: bool(asked)
+
+
 def exit_with(error: Exception) -> int:
     """Tell the parent why, return the exit status."""
     if isinstance(error, UserError):

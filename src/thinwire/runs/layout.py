@@ -82,6 +82,15 @@ class RunFolder:
             raise UserError("config.json does not describe a run", where=str(self.config), fix=fix)
         return record
 
+    def read_data_record(self) -> dict[str, str]:
+        """Folder and fingerprint of the data, from the manifest; raises UserError where they are not in it."""
+        manifest = read_json(self.manifest)
+        record = manifest.get("data") if isinstance(manifest, dict) else None
+        if not isinstance(record, dict) or not {"folder", "fingerprint"} <= record.keys():
+            fix = "restore manifest.json from a copy"
+            raise UserError("the manifest does not name the run's data", where=str(self.manifest), fix=fix)
+        return record
+
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:

@@ -8,25 +8,21 @@ leave out every window that an expert is validated on.
 """
 
 import datetime
-import platform
-from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-import thinwire
 from thinwire.base.errors import ThinwireError, UserError
 from thinwire.base.files import append_json_line, read_json, write_json
-from thinwire.base.progress import Progress, Silent, Task
-from thinwire.config.fingerprint import as_record, differing_keys, fingerprint
+from thinwire.base.progress import Task, Voice
+from thinwire.config.fingerprint import as_record, fingerprint, from_record
 from thinwire.data.corpus import Corpus
 from thinwire.data.windows import num_windows
 from thinwire.launch.local import Command, available_cores, run_commands
 from thinwire.runs.layout import RunFolder, exclusive
+from thinwire.runs.start import Start, refuse_foreign_folder, start_or_go_on
 from thinwire.soma import clusters
 from thinwire.soma.config import SomaConfig, check, result_record
 from thinwire.soma.expert_training import is_done
@@ -35,16 +31,6 @@ from thinwire.soma.run import ASSIGNMENT, BIGRAMS, ROUTER_DONE, SEED_NAME, SomaR
 from thinwire.soma.scoring import corpus_windows, evaluate, loss_matrix
 
 WORKER = "thinwire.soma.worker"
-UNFINISHED_START = {"lock", "manifest.json", "manifest.json.tmp", "config.json.tmp"}
-"""All that a kill before the first config.json can leave in a run folder."""
-
-
-@dataclass(frozen=True)
-class Voice:
-    """How the recipe speaks: bars, and lines of text."""
-
-    progress: Progress
-    say: Callable[[str], None]
 
 
 def train(
@@ -73,7 +59,7 @@ def train(
         RunFailedError: a worker died.
     """
     check(config, where=f"preset {preset}")
-    voice = voice or Voice(Silent(), lambda _: None)
+    voice = voice or Voice()
     corpus = Corpus.open(data)
     check_text(config, corpus=corpus)
     refuse_foreign_folder(out)
@@ -84,14 +70,6 @@ def train(
         train_seed(run, corpus=corpus, voice=voice)
         train_experts(run, corpus=corpus, voice=voice)
         return score(run, voice=voice)
-
-
-def refuse_foreign_folder(out: Path) -> None:
-    """Raises UserError where ``out`` is a file, or a folder with other things in it than a run."""
-    if RunFolder(out).config.is_file() or not out.exists():
-        return
-    if not out.is_dir() or {path.name for path in out.iterdir()} - UNFINISHED_START:
-        raise UserError("--out exists and is not a run folder", where=str(out), fix="give a new or empty folder")
 
 
 def check_text(config: SomaConfig, *, corpus: Corpus) -> None:
@@ -118,54 +96,24 @@ def open_or_create(
         UserError: the folder holds a run of another configuration or other data, or is something else.
     """
     folder = RunFolder(out)
-    wanted = result_record(config)
-    if folder.config.is_file():
-        opened = SomaRun.open(out)
-        there = result_record(opened.config)
-        differences = [line for line in differing_keys(there, wanted) if not _is_extension(line, there, wanted)]
-        if differences:
-            listed = "\n    ".join(["", *differences])
-            raise UserError(
-                f"this folder holds a run of another configuration:{listed}",
-                where=str(folder.config),
-                fix="give another --out, or the same settings to go on with this run",
-            )
-        if opened.data_record()["fingerprint"] != corpus.fingerprint:
-            raise UserError(
-                "this folder holds a run on other data",
-                where=str(folder.manifest),
-                fix="give another --out, or the data this run was started on",
-            )
-    refuse_foreign_folder(out)
-    given = {"command": command, "working_folder": str(Path.cwd())}
-    write_json(folder.manifest, _manifest(config, corpus=corpus) | given)
-    write_json(folder.config, {"kind": "soma", "preset": preset, "config": as_record(config)})
+    before = SomaRun.open(out).config.experts.updates if folder.config.is_file() else 0
+    start = Start(
+        kind="soma",
+        preset=preset,
+        config=as_record(config),
+        data_folder=corpus.folder,
+        data_fingerprint=corpus.fingerprint,
+        num_parameters=shape_of(config.model).num_parameters,
+        cores=available_cores(),
+        command=command,
+    )
+    start_or_go_on(
+        folder,
+        start,
+        results_of=lambda record: result_record(from_record(SomaConfig, record)),
+        is_extension=lambda line: line.startswith("experts.updates:") and config.experts.updates > before,
+    )
     return SomaRun(folder, preset, config)
-
-
-def _is_extension(line: str, there: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    return line.startswith("experts.updates:") and wanted["experts"]["updates"] > there["experts"]["updates"]
-
-
-def _manifest(config: SomaConfig, *, corpus: Corpus) -> dict[str, Any]:
-    packages = ("torch", "numpy", "numba", "scikit-learn", "scipy", "safetensors")
-    return {
-        "data": {"folder": str(corpus.folder.resolve()), "fingerprint": corpus.fingerprint},
-        "num_parameters": shape_of(config.model).num_parameters,
-        "versions": {"thinwire": thinwire.__version__, "python": platform.python_version()}
-        | {name: version(name) for name in packages},
-        "machine": {"system": platform.platform(), "processor": _processor(), "cores": available_cores()},
-    }
-
-
-def _processor() -> str:
-    """The processor's name, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def _event(run: SomaRun, **record: Any) -> None:

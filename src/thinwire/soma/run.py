@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from thinwire.base.errors import UserError
-from thinwire.base.files import atomic_write, read_json
+from thinwire.base.files import atomic_write
 from thinwire.config.fingerprint import from_record
 from thinwire.data.corpus import Corpus
+from thinwire.data.reopen import reopen
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.runs import checkpoint
 from thinwire.runs.layout import JobFolder, RunFolder
@@ -81,31 +82,7 @@ class SomaRun:
 
     def open_corpus(self) -> Corpus:
         """The prepared data this run was started on; raises UserError where it is gone or has changed."""
-        recorded = self.data_record()
-        folder = Path(recorded["folder"])
-        if not folder.is_dir():
-            raise UserError(
-                "the data folder of this run is not where it was",
-                where=str(folder),
-                fix="give the training command of this run again, with --data where the folder lies now",
-            )
-        corpus = Corpus.open(folder)
-        if corpus.fingerprint != recorded["fingerprint"]:
-            raise UserError(
-                "the data folder has changed since this run began",
-                where=recorded["folder"],
-                fix="prepare the same data again, or start another run",
-            )
-        return corpus
-
-    def data_record(self) -> dict[str, str]:
-        """Folder and fingerprint of the data, from the manifest; raises UserError where they are not in it."""
-        manifest = read_json(self.folder.manifest)
-        record = manifest.get("data") if isinstance(manifest, dict) else None
-        if not isinstance(record, dict) or not {"folder", "fingerprint"} <= record.keys():
-            fix = "restore manifest.json from a copy"
-            raise UserError("the manifest does not name the run's data", where=str(self.folder.manifest), fix=fix)
-        return record
+        return reopen(self.folder.read_data_record())
 
     def bigrams(self) -> np.ndarray:
         """uint64 [256, 256], byte-bigram counts of the training split; the run keeps a copy, so that any text can be

@@ -49,7 +49,8 @@ class _Send(torch.autograd.Function):
     def forward(ctx, exchange: Exchange, coded: dict[int, KeyValue], *carriers: Tensor) -> tuple[Tensor, ...]:  # type: ignore[no-untyped-def]  # noqa: ARG004
         ctx.exchange = exchange
         exchange.send_own(coded)
-        return tuple(t for piece in exchange.own_slices for t in exchange.chunks[piece.chunk].carriers())
+        # Aliases: were the exchange to hold tensors of the graph that holds it, neither would ever be freed.
+        return tuple(t.detach() for piece in exchange.own_slices for t in exchange.chunks[piece.chunk].carriers())
 
     @staticmethod
     def backward(ctx, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
@@ -83,6 +84,13 @@ class _Attend(torch.autograd.Function):
             own += _chunk_backward(exchange, piece.chunk, saved, query_gradient)
         exchange.chunks = {piece.chunk: exchange.chunks[piece.chunk] for piece in exchange.own_slices}
         return (None, query_gradient.to(query.dtype), *own)
+
+
+class Started(NamedTuple):
+    """A layer whose own chunks are on their way, and their carriers in the graph."""
+
+    exchange: Exchange
+    own: tuple[Tensor, ...]
 
 
 class _Saved(NamedTuple):
@@ -188,7 +196,7 @@ class ContextAttention:
                 exchange.arriving[owner] = place.group.receive(specs, source=owner, slot=exchange.slot, tag=FORWARD_TAG)
         return exchange
 
-    def begin(self, layer: int, stream: int, *, hidden: Tensor, key: Tensor, value: Tensor) -> Exchange:
+    def begin(self, layer: int, stream: int, *, hidden: Tensor, key: Tensor, value: Tensor) -> Started:
         """Encode the own chunks and send them on their way."""
         exchange, pair = self._posted.pop((layer, stream)), self.codecs[layer]
         pieces = exchange.own_slices
@@ -204,14 +212,13 @@ class ContextAttention:
             for piece, x, theta in zip(pieces, rows, thetas, strict=True)
         }
         carriers = [t for piece in pieces for t in coded[piece.chunk].carriers()]
-        exchange.own_carriers = _Send.apply(exchange, coded, *carriers)
-        return exchange
+        return Started(exchange, _Send.apply(exchange, coded, *carriers))
 
-    def finish(self, begun: Exchange, *, query: Tensor) -> Tensor:
+    def finish(self, begun: Started, *, query: Tensor) -> Tensor:
         """Attend to the own chunks, then to the others' as they come."""
-        cos, sin = begun.query_angles(query.dtype)
+        cos, sin = begun.exchange.query_angles(query.dtype)
         turned = apply_rope(split_heads(query, head_width=self.model.head_width), cos, sin)
-        return join_heads(_Attend.apply(begun, turned, *begun.own_carriers))
+        return join_heads(_Attend.apply(begun.exchange, turned, *begun.own))
 
     def _thetas(
         self, layer: int, stream: int, rows: list[Tensor], pieces: tuple[Slice, ...], *, key: Tensor, value: Tensor
@@ -232,7 +239,9 @@ class ContextAttention:
         assert isinstance(heads, LayerHeads)
         thetas = [predict(heads, x, key=key, value=value, theta_max=self.codec.theta_max) for x in rows]
         if self.codec.theta_source == "previous_chunk":
-            handover = Handover(self.place.group, self.place.layout, slot=self._slot(layer, stream) // 2 + 1)
+            wire = torch.float64 if self.codec.wire == "float64" else torch.float32
+            slot = self._slot(layer, stream) // 2 + 1
+            handover = Handover(self.place.group, self.place.layout, slot=slot, wire=wire)
             thetas = shift_by_one_chunk(thetas, handover=handover)
         self.thetas[layer, stream] = [theta.detach() for theta in thetas]
         return list(thetas)

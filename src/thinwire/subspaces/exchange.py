@@ -62,7 +62,6 @@ class Exchange:
     arriving: dict[int, Pending]
     chunks: dict[int, KeyValue] = field(default_factory=dict)
     returning: dict[int, Pending] = field(default_factory=dict)
-    own_carriers: tuple[Tensor, ...] = ()
 
     @property
     def own_slices(self) -> tuple[Slice, ...]:

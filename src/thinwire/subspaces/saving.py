@@ -4,7 +4,7 @@ Ranks write theirs first; rank 0's description, written last, makes the checkpoi
 between two averages, every rank's own weights are kept with its state.
 """
 
-from dataclasses import dataclass
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +15,6 @@ from thinwire.runs import checkpoint
 from thinwire.runs.layout import RunFolder
 
 KEEP = 2
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A checkpoint as one rank reads it.
-
-    Attributes:
-        step: updates that made it.
-        weights: of the one model.
-        own: this rank's state; of another rank where it had none of its own.
-        meta: the phase, the tokens read, the ranks that made it.
-    """
-
-    step: int
-    weights: dict[str, Tensor]
-    own: dict[str, Tensor]
-    meta: dict[str, Any]
 
 
 def weights_folder(run: Path) -> Path:
@@ -66,17 +49,15 @@ def load_weights(run: Path, *, step: int) -> checkpoint.Checkpoint:
     return checkpoint.load(weights_folder(run), step)
 
 
-def load(run: Path, *, step: int, rank: int) -> Saved:
-    """Read a checkpoint.
-
-    A rank that had no part in it, because the run now has more ranks, takes rank ``rank % then``'s state.
+def load_rank(run: Path, *, rank: int, step: int, ranks_then: int) -> dict[str, Tensor] | None:
+    """A rank's own part of a checkpoint; that of rank ``rank % ranks_then`` where it had none because there were fewer
+    ranks; None where this machine has neither.
 
     Raises:
-        UserError: a file is missing, truncated or altered.
+        UserError: the file is truncated or altered.
     """
-    main = load_weights(run, step=step)
-    own = checkpoint.load(rank_folder(run, rank % int(main.meta["ranks"])), step)
-    return Saved(step, main.tensors, own.tensors, main.meta)
+    folder = rank_folder(run, rank % ranks_then)
+    return checkpoint.load(folder, step).tensors if step in checkpoint.list_updates(folder) else None
 
 
 def sweep(run: Path) -> None:
@@ -89,3 +70,8 @@ def sweep(run: Path) -> None:
 def forget_after(log: Path, *, step: int) -> list[dict[str, Any]]:
     """The log's records up to a step; those behind it belong to updates that will be made again."""
     return [r for r in read_json_lines(log) if int(r.get("step", 0)) <= step]
+
+
+def as_lines(records: list[dict[str, Any]]) -> bytes:
+    """JSON lines."""
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()

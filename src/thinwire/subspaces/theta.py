@@ -50,10 +50,14 @@ class ThetaAddress:
 def predict(
     heads: LayerHeads, hidden: Float[Tensor, "b t d"], *, key: Tensor, value: Tensor, theta_max: float
 ) -> Float[Tensor, "b two k"]:
-    """theta of one chunk for keys (row 0) and values (row 1); the mean is taken before the linear projection."""
-    mean = hidden.mean(dim=1)
-    raw = torch.stack([heads.key(functional.linear(mean, key)), heads.value(functional.linear(mean, value))], dim=1)
-    return squash(raw, theta_max)
+    """theta of one chunk for keys (row 0) and values (row 1); the mean is taken before the linear projection.
+
+    In the precision of the weights also where the model computes in less: every reader turns its frames by it.
+    """
+    with torch.autocast(hidden.device.type, enabled=False):
+        mean = hidden.to(key.dtype).mean(dim=1)
+        raw = torch.stack([heads.key(functional.linear(mean, key)), heads.value(functional.linear(mean, value))], dim=1)
+        return squash(raw, theta_max)
 
 
 def draw(
@@ -72,11 +76,15 @@ def draw(
 
 @dataclass(frozen=True)
 class Handover:
-    """What passes between chunks of one layer and stream: theta of chunk c goes to the owner of chunk c + 1."""
+    """What passes between chunks of one layer and stream: theta of chunk c goes to the owner of chunk c + 1.
+
+    All thetas are rounded to ``wire``, those that stay on a rank as well, so that the number of ranks changes nothing.
+    """
 
     group: Group
     layout: Layout
     slot: int
+    wire: torch.dtype
 
     def outgoing(self, reader: int) -> list[int]:
         """Own rows whose theta ``reader`` needs."""
@@ -98,10 +106,11 @@ class Handover:
         given, taken = (self.incoming, self.outgoing) if backward else (self.outgoing, self.incoming)
         others = [rank for rank in range(self.group.size) if rank != self.group.rank]
         slot = 2 * self.slot + backward
+        wired = rows_of.to(self.wire)
         batch, _, sides, count = rows_of.shape
         arriving: dict[int, Pending] = {
             rank: self.group.receive(
-                [TensorSpec((batch, len(taken(rank)), sides, count), rows_of.dtype)],
+                [TensorSpec((batch, len(taken(rank)), sides, count), self.wire)],
                 source=rank,
                 slot=slot,
                 tag="theta",
@@ -111,14 +120,14 @@ class Handover:
         }
         for rank in others:
             if given(rank):
-                self.group.send([rows_of[:, given(rank)]], to=rank, slot=slot, tag="theta")
-        result = torch.zeros_like(rows_of)
+                self.group.send([wired[:, given(rank)]], to=rank, slot=slot, tag="theta")
+        result = torch.zeros_like(wired)
         own = self.group.rank
-        result[:, taken(own)] = rows_of[:, given(own)]
+        result[:, taken(own)] = wired[:, given(own)]
         for rank, pending in arriving.items():
             (found,) = pending.wait()
             result[:, taken(rank)] = found
-        return result
+        return result.to(rows_of)
 
 
 class _FromPreviousChunk(torch.autograd.Function):

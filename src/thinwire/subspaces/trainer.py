@@ -96,6 +96,8 @@ class Trainer:
         self.theta_sums: dict[str, tuple[Tensor, int]] = {}
         self.last_attend: ContextAttention | None = None
         self.averaging: WeightAveraging | None = None
+        self.is_halted = False
+        """A number was not finite: no update is made any more."""
         self.optimizer = make_optimizer(self.named(), config.optimizer)
         self.enter("warm-up")
 
@@ -158,11 +160,12 @@ class Trainer:
             self._note_thetas(attend)
         return self.mean_theta()
 
-    def mean_theta(self) -> dict[tuple[int, Side], Tensor]:
-        """Of all thetas since the last call, over all ranks."""
+    def mean_theta(self, *, keep: bool = False) -> dict[tuple[int, Side], Tensor]:
+        """Of all thetas since the last call that did not ``keep`` them, over all ranks."""
         mine = {name: [(total / count).tolist(), count] for name, (total, count) in self.theta_sums.items()}
         everyone = gather_json(self.team.main, mine)
-        self.theta_sums = {}
+        if not keep:
+            self.theta_sums = {}
         found: dict[tuple[int, Side], Tensor] = {}
         like = self.replica.llama.model.norm.weight
         for name in sorted({name for one in everyone for name in one}):
@@ -192,7 +195,8 @@ class Trainer:
             sum_gradients(parameters, self.team.main, config=self.config.sync)
         norm = gradient_norm(parameters)
         broken = not (math.isfinite(loss) and math.isfinite(norm))
-        if not broken:
+        self.is_halted |= broken
+        if not self.is_halted:
             rate = learning_rate(step, self.config.optimizer)
             apply(self.optimizer, parameters, norm=norm, learning_rate=rate, clip=self.config.optimizer.clip_norm)
         self.step = step
@@ -303,6 +307,8 @@ class Trainer:
             found |= {f"averaging.{name}": value for name, value in self.averaging.state().items()}
             if not is_settling_step(self.step, self.config):
                 found |= {f"own.{name}": value for name, value in self.replica.weights().items()}
+        for layer, (total, count) in self.theta_sums.items():
+            found |= {f"theta.{layer}.total": total, f"theta.{layer}.count": torch.tensor(count)}
         return {name: tensor.cpu() for name, tensor in found.items()}
 
     def load_state(self, *, step: int, phase: Phase, weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
@@ -314,6 +320,23 @@ class Trainer:
         load_moments(self.optimizer, self.named(), _part(own, "optimizer."))
         if self.averaging is not None and "averaging.settled_at" in own:
             self.averaging.load_state(_part(own, "averaging."))
+        sums = _part(own, "theta.")
+        self.theta_sums = {
+            name.removesuffix(".total"): (total.clone(), int(sums[name.removesuffix("total") + "count"]))
+            for name, total in sums.items()
+            if name.endswith(".total")
+        }
+
+    def state_for_others(self) -> dict[str, Tensor]:
+        """What a rank that joins needs: the weights, and moments like this rank's."""
+        kept = {f"own_state.optimizer.{name}": t for name, t in moments(self.optimizer, self.named()).items()}
+        return kept | {f"weights.{name}": tensor for name, tensor in self.replica.weights().items()}
+
+    def settle_at(self, step: int) -> None:
+        """All ranks hold one model now, at this step."""
+        self.step = step
+        if self.averaging is not None:
+            self.averaging.settled_at = step
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -11,13 +11,13 @@ import pytest
 
 import tiny_runs
 from thinwire.base.errors import ConfigError, RunFailedError, UserError
-from thinwire.base.progress import Silent
+from thinwire.base.progress import Silent, Voice
 from thinwire.data.corpus import Corpus
 from thinwire.data.prepare import PrepareOptions, prepare
 from thinwire.runs.layout import exclusive
 from thinwire.soma import recipe
 from thinwire.soma.config import SomaConfig
-from thinwire.soma.recipe import Voice, fit_clusters, open_or_create, score, train
+from thinwire.soma.recipe import fit_clusters, open_or_create, score, train
 from thinwire.soma.run import SomaRun
 from tiny_runs import CONFIG, copy_of
 

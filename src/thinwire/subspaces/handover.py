@@ -1,0 +1,48 @@
+"""How does one rank give the others what only it has?  Named tensors; and the check of equal settings."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinwire.base.errors import UserError
+from thinwire.comm.collectives import broadcast, gather_json
+from thinwire.comm.group import Group
+from thinwire.config.fingerprint import differing_keys
+
+TAG = "bases"
+
+
+def hand_over(
+    group: Group, mine: tuple[dict[str, Tensor], dict[str, Any]] | None, *, root: int
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The root's named tensors and description, on every rank.
+
+    Args:
+        mine: the root's; others give anything.
+    """
+    shapes: Any = None
+    if group.rank == root:
+        assert mine is not None
+        named = {name: tensor.cpu() for name, tensor in mine[0].items()}
+        shapes = [[[name, list(t.shape), str(t.dtype).removeprefix("torch.")] for name, t in named.items()], mine[1]]
+    described, meta = gather_json(group, shapes)[root]
+    if group.rank == root:
+        tensors = [named[name] for name, _, _ in described]
+    else:
+        tensors = [torch.empty(shape, dtype=getattr(torch, dtype)) for _, shape, dtype in described]
+    received = broadcast(group, tensors, root=root, tag=TAG)
+    return {name: tensor for (name, _, _), tensor in zip(described, received, strict=True)}, meta
+
+
+def refuse_differences(group: Group, identity: dict[str, Any]) -> None:
+    """Raises UserError, on every rank, naming the first settings or data in which a rank differs from rank 0."""
+    everyone = gather_json(group, identity)
+    for rank, other in enumerate(everyone):
+        if other != everyone[0]:
+            listed = "\n    ".join(["", *differing_keys(everyone[0], other)])
+            raise UserError(
+                f"rank {rank} differs from rank 0 ('there' is rank 0):{listed}",
+                where=f"rank {rank}",
+                fix="start every rank with the same settings, the same data and the same version",
+            )

@@ -1,0 +1,109 @@
+"""How does a rank's process open the run it belongs to?  Configuration, data, store, device; then it trains."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import thinwire
+from thinwire.base.errors import UserError
+from thinwire.base.progress import Task
+from thinwire.comm.ledger import Ledger
+from thinwire.comm.link import Link
+from thinwire.comm.process import open_store
+from thinwire.data.corpus import Corpus
+from thinwire.data.reopen import reopen
+from thinwire.data.tokens import open_tokens
+from thinwire.runs.layout import RunFolder
+from thinwire.subspaces.config import LaunchConfig, SubspacesConfig, read_config
+from thinwire.subspaces.rank_run import RankRun, Surroundings, identity_of
+from thinwire.subspaces.team import Meeting
+from thinwire.subspaces.trainer import Compute, Texts
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A process's place among the ranks of a run.
+
+    Attributes:
+        member: its name, 0..ranks-1.
+        host, port: the store where all meet.
+        role: ``serve`` serves that store too; ``start`` begins with all others; ``join`` comes to a run under way.
+        threads: for arithmetic.
+    """
+
+    member: int
+    host: str
+    port: int
+    role: str
+    threads: int
+
+
+def run_rank(
+    root: Path, *, seat: Seat, task: Task, say: Callable[[str], None], should_stop: Callable[[], bool]
+) -> None:
+    """Train one rank of the run in ``root`` to its end.
+
+    Raises:
+        UserError: the run's settings or data differ between the ranks, or a file is missing or damaged.
+        InterruptedRunError: ``should_stop`` said so, here or on another rank.
+        RunFailedError: the ranks did not meet, or a loss was not finite.
+    """
+    folder = RunFolder(root)
+    config, corpus = read_config(folder), reopen(folder.read_data_record())
+    train_rank(config, corpus=corpus, root=root, seat=seat, task=task, say=say, should_stop=should_stop)
+
+
+def train_rank(
+    config: SubspacesConfig,
+    *,
+    corpus: Corpus,
+    root: Path,
+    seat: Seat,
+    task: Task,
+    say: Callable[[str], None],
+    should_stop: Callable[[], bool],
+) -> None:
+    """As ``run_rank``, with the run's parts at hand."""
+    torch.set_num_threads(seat.threads)
+    launch = config.launch
+    store = open_store(
+        host=seat.host, port=seat.port, serve=seat.role == "serve", timeout_seconds=launch.timeout_seconds
+    )
+    meeting = Meeting(store, seat.member, launch.timeout_seconds, link_of(launch), Ledger())
+    identity = identity_of(config, data=corpus.fingerprint, version=thinwire.__version__)
+    rank = RankRun(
+        config,
+        around=Surroundings(root, meeting, identity, task, say, should_stop),
+        texts=Texts(open_tokens(corpus, "train"), open_tokens(corpus, "valid")),
+        compute=compute_of(launch, member=seat.member),
+    )
+    if seat.role == "join":
+        rank.join()
+    else:
+        rank.start(tuple(range(launch.ranks)))
+    rank.run()
+
+
+def link_of(launch: LaunchConfig) -> Link | None:
+    """The link model that messages obey, if any."""
+    if launch.link_bits_per_s <= 0:
+        return None
+    return Link(launch.link_bits_per_s, per=launch.link_per, delay_seconds=launch.link_delay_seconds)
+
+
+def compute_of(launch: LaunchConfig, *, member: int) -> Compute:
+    """Device and precision of one rank; ``auto`` takes an accelerator where there is one.
+
+    Raises:
+        UserError: a device that is asked for by name is not there.
+    """
+    has_cuda = torch.cuda.is_available()
+    if launch.device == "cuda" and not has_cuda:
+        fix = "use --launch.device cpu, or install a torch build for this accelerator"
+        raise UserError("no CUDA device was found", where="launch.device = cuda", fix=fix)
+    on_cuda = launch.device == "cuda" or (launch.device == "auto" and has_cuda)
+    device = torch.device("cuda", member % max(1, torch.cuda.device_count())) if on_cuda else torch.device("cpu")
+    mixed = launch.precision == "bfloat16" or (launch.precision == "auto" and on_cuda)
+    return Compute(device, is_mixed=mixed)

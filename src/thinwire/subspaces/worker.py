@@ -1,0 +1,47 @@
+"""One rank in a process of its own: ``python -m thinwire.subspaces.worker RUN MEMBER HOST PORT ROLE THREADS``.
+
+ROLE is ``serve`` (this rank serves the store where all meet), ``start``, or ``join`` (the run is under way).
+"""
+
+import sys
+from pathlib import Path
+
+from thinwire.launch.messages import PipeTask, exit_with, say, stop_requested
+from thinwire.subspaces.run import Seat, run_rank
+
+
+class _Quiet:
+    """The bar of every rank but the first."""
+
+    def advance(self, count: int = 1) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status as the command line's: 0, 1, 2 or 130."""
+    should_stop = stop_requested()
+    root, member, host, port, role, threads = arguments
+    try:
+        run_rank(
+            Path(root),
+            seat=Seat(int(member), host, int(port), role, int(threads)),
+            task=PipeTask() if int(member) == 0 else _Quiet(),
+            say=say,
+            should_stop=should_stop,
+        )
+    except BrokenPipeError:
+        return 1
+    except OSError as error:
+        if error.filename is None:  # a write that failed half-way does not say where
+            error.filename = root
+        return exit_with(error)
+    except Exception as error:
+        return exit_with(error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
