@@ -19,6 +19,7 @@ VERBS = {
     "train": "train a preset on a data folder, or go on with a run",
     "evaluate": "score a run on held-out text, beside baselines",
     "generate": "let a run continue a prompt",
+    "plan": "which codec fits a link and a deadline, from closed forms",
     "replay": "rebuild the weights of any update from the scalar log",
     "report": "one self-contained page, CSVs and figures about runs",
     "doctor": "what this machine has, which kernels it uses, what is missing",

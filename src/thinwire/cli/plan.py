@@ -1,0 +1,190 @@
+"""``thinwire plan subspaces [PRESET] --link 300Mbps``: which codec fits a link and a deadline, in closed form."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from thinwire.base.errors import UserError
+from thinwire.base.units import format_bytes, format_count, format_seconds
+from thinwire.cli.terminal import print_json, print_table
+from thinwire.comm.link import Link
+from thinwire.config.parse import parse
+from thinwire.experiments.registry import preset
+from thinwire.plan import quantities
+from thinwire.plan.step_time import measured_step_seconds, step_flops
+from thinwire.plan.subspaces import Goal, Question, paper_setup, plan
+from thinwire.subspaces.config import SubspacesConfig, check
+from thinwire.subspaces.traffic import Exchange
+
+USAGE = """usage: thinwire plan subspaces [PRESET] --link 300Mbps [--tokens 16B --deadline 30d] [--section.key VALUE]
+
+Without a preset: the paper's setting (8 layers, d = 2,048, 132,000 tokens over 8 machines).
+thinwire plan subspaces --help lists the flags.
+"""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What the command line says."""
+
+    link: str
+    link_per: Literal["node", "pair", "both"]
+    delay: str
+    compute_seconds: float | None
+    flops_per_s: float | None
+    measured: Path | None
+    tokens: str | None
+    deadline: str | None
+    vocab_size: int
+    exchange: Exchange
+    config: SubspacesConfig
+    json: bool
+
+
+def main(argv: list[str]) -> None:
+    if not argv or argv[0] in ("-h", "--help"):
+        sys.stdout.write(USAGE)
+        return
+    if argv[0] != "subspaces":
+        fix = "thinwire plan subspaces --link 300Mbps"
+        raise UserError(f"there is no plan for '{argv[0]}'", where="thinwire plan", fix=fix)
+    name = argv[1] if len(argv) > 1 and not argv[1].startswith("-") else None
+    base = paper_setup() if name is None else _preset(name)
+    arguments = _parse(base, argv[1 if name is None else 2 :], prog=f"thinwire plan subspaces {name or ''}".strip())
+    check(arguments.config, where=name or "the paper's setting")
+    record = plan(_question(arguments))
+    if arguments.json:
+        print_json(record)
+        return
+    _print(record)
+
+
+def _preset(name: str) -> SubspacesConfig:
+    config: Any = preset(name)
+    if not isinstance(config, SubspacesConfig):
+        fix = "leave the preset out, or give a context-parallel one"
+        raise UserError(f"'{name}' is no preset of this method", where="thinwire plan subspaces", fix=fix)
+    return config
+
+
+def _parse(config: SubspacesConfig, argv: list[str], *, prog: str) -> Arguments:
+    def fill(
+        link: str,
+        link_per: Literal["node", "pair", "both"] = "both",
+        delay: str = "0",
+        compute_seconds: float | None = None,
+        flops_per_s: float | None = None,
+        measured: Path | None = None,
+        tokens: str | None = None,
+        deadline: str | None = None,
+        vocab_size: int = 50257,
+        exchange: Exchange = "needed",
+        config: Annotated[SubspacesConfig, tyro.conf.arg(name="")] = config,
+        json: bool = False,
+    ) -> Arguments:
+        """Which codec fits a link and a deadline, in closed form.
+
+        Args:
+            link: Rate of a link, for example 300Mbps.
+            link_per: Whether all traffic of a node shares the link, or each pair of nodes has one.
+            delay: From one end to the other, for example 20ms.
+            compute_seconds: Of a step without any link.
+            flops_per_s: Instead: what one rank reaches; the step's operations are counted.
+            measured: Instead: a run whose steps were timed.
+            tokens: To train on in all, for example 16B; with --deadline.
+            deadline: When they must be done, for example 30d.
+            vocab_size: Of the tokenizer.
+            exchange: needed sends a chunk to ranks with later ones; all_gather to all, as the paper does.
+            json: Print one JSON object.
+        """
+        return Arguments(
+            link, link_per, delay, compute_seconds, flops_per_s, measured, tokens, deadline, vocab_size, exchange,
+            config, json,
+        )  # fmt: skip
+
+    return parse(fill, argv, prog=prog)
+
+
+def _question(arguments: Arguments) -> Question:
+    rate = quantities.bits_per_s(arguments.link, where="--link")
+    delay = quantities.seconds(arguments.delay, where="--delay")
+    kinds: tuple[Literal["node", "pair"], ...] = ("node", "pair")
+    links = tuple(Link(rate, kind, delay) for kind in kinds if arguments.link_per in (kind, "both"))
+    if (arguments.tokens is None) != (arguments.deadline is None):
+        fix = "give both: --tokens 16B --deadline 30d"
+        raise UserError("a deadline needs the tokens to train on", where="--deadline, --tokens", fix=fix)
+    goal = None
+    if arguments.tokens is not None and arguments.deadline is not None:
+        num_tokens = quantities.count(arguments.tokens, where="--tokens")
+        goal = Goal(max(num_tokens, 1), quantities.seconds(arguments.deadline, where="--deadline"))
+    return Question(
+        arguments.config, links, arguments.vocab_size, _compute_seconds(arguments), goal, arguments.exchange
+    )
+
+
+def _compute_seconds(arguments: Arguments) -> float:
+    given = [arguments.compute_seconds, arguments.flops_per_s, arguments.measured]
+    if sum(value is not None for value in given) > 1:
+        where = "--compute-seconds, --flops-per-s, --measured"
+        raise UserError("the compute time is given more than once", where=where, fix="give one of them")
+    if any(isinstance(value, float) and value <= 0 for value in given):
+        where = "--compute-seconds, --flops-per-s"
+        raise UserError("a compute time or speed must be above zero", where=where, fix="leave it out if it is unknown")
+    if arguments.measured is not None:
+        return measured_step_seconds(arguments.measured)
+    if arguments.flops_per_s is not None:
+        flops = step_flops(arguments.config, vocab_size=arguments.vocab_size)
+        return flops / arguments.flops_per_s / arguments.config.launch.ranks
+    return arguments.compute_seconds or 0.0
+
+
+def _print(record: dict[str, Any]) -> None:
+    compute, allowed = record["compute_seconds"], record["allowed_step_seconds"]
+    rows = [
+        ("a step", f"{record['tokens_per_step']:,} tokens over {record['ranks']} ranks"),
+        ("parameters", format_count(record["parameters"])),
+        ("compute", "unknown, so speeds are the link's limit (--compute-seconds, --flops-per-s, --measured)" if compute is None else f"{compute:.3g} s a step"),
+    ]
+    if allowed is not None:
+        rows.append(("may take", f"{allowed:.3g} s a step"))
+    rows += [
+        (f"link per {link['per']}", f"{link['bits_per_s'] / 1e6:,.6g} Mbit/s{_gentlest(link, allowed)}")
+        for link in record["links"]
+    ]
+    print_table(rows)
+    header = ["codec", "link per", "bytes a step", "of plain", "exchange", "sync", "step at best", "tokens/s", "fits"]
+    lines = [header, *(_cells(option) for option in record["options"])]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    sys.stdout.write("\n")
+    for line in lines:
+        cells = [
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        sys.stdout.write("  " + "  ".join(cells).rstrip() + "\n")
+
+
+def _gentlest(link: dict[str, Any], allowed: float | None) -> str:
+    if allowed is None:
+        return ""
+    if link["gentlest_rank"] is None:
+        return "; no subspace fits"
+    return f"; the largest rank that fits is {link['gentlest_rank']} ({link['gentlest_rate']:.1%} left out)"
+
+
+def _cells(option: dict[str, Any]) -> list[str]:
+    speed, fits = option["tokens_per_s_overlapped"], option["fits"]
+    return [
+        option["codec"],
+        option["link_per"],
+        format_bytes(option["wire_bytes"]),
+        f"{option['fraction_of_plain']:.2%}",
+        format_seconds(option["exchange_seconds"]),
+        format_seconds(option["sync_seconds"]),
+        format_seconds(option["step_seconds_overlapped"]),
+        "-" if speed is None else format_count(round(speed)),
+        "-" if fits is None else "yes" if fits else "no",
+    ]

@@ -1,0 +1,47 @@
+"""What does a person mean by 300Mbps, 20ms or 16B?  Numbers with units, as they are typed on a command line."""
+
+import re
+
+from thinwire.base.errors import UserError
+
+NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)\s*([a-zA-Z/]*)\s*", re.IGNORECASE)
+RATES = {"": 1.0, "bps": 1.0, "kbps": 1e3, "mbps": 1e6, "gbps": 1e9, "tbps": 1e12}
+"""Bits per second; ``Mbit/s`` is read as ``Mbps``."""
+DURATIONS = {
+    "": 1.0,
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "w": 604800.0,
+}
+COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
+
+
+def bits_per_s(text: str, *, where: str) -> float:
+    """``300Mbps`` -> 3e8. Raises UserError where it is no rate above zero."""
+    value = _parse(re.sub(r"bit/s$", "bps", text.strip(), flags=re.IGNORECASE), RATES, where, "300Mbps or 1.5Gbps")
+    if value <= 0:
+        raise UserError("a link needs a rate above zero", where=f"{where} {text}", fix="for example 300Mbps")
+    return value
+
+
+def seconds(text: str, *, where: str) -> float:
+    """``20ms`` -> 0.02. Raises UserError where it is no duration."""
+    return _parse(text, DURATIONS, where, "20ms, 1.5s, 12h or 30d")
+
+
+def count(text: str, *, where: str) -> int:
+    """``16B`` -> 16,000,000,000. Raises UserError where it is no number."""
+    return round(_parse(text, COUNTS, where, "16B or 300M"))
+
+
+def _parse(text: str, units: dict[str, float], where: str, example: str) -> float:
+    found = NUMBER.fullmatch(text)
+    unit = found.group(2).lower() if found else ""
+    if found is None or unit not in units:
+        raise UserError(f"cannot read {text!r}", where=where, fix=f"for example {example}")
+    return float(found.group(1)) * units[unit]
