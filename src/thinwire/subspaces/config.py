@@ -106,7 +106,7 @@ class CodecConfig:
     bits: int = 4
     """quantised: bits an entry."""
     group: int = 32
-    """quantised: neighbouring entries that share a scale; divides the head width."""
+    """quantised: neighbouring entries that share a scale; divides d_kv."""
     wire: WireType = "bfloat16"
     """How a number travels."""
     uncompressed_layers: tuple[int, ...] = ()
@@ -288,8 +288,8 @@ def _check_codec(config: SubspacesConfig, wrong: Violations) -> None:
     wrong.positive("codec.theta_max", codec.theta_max)
     wrong.within("codec.keep_fraction", codec.keep_fraction, 0.0, 1.0)
     wrong.require("codec.bits", codec.bits, codec.bits in (2, 4, 8), "must be 2, 4 or 8")
-    divides = codec.group > 0 and config.model.head_width % codec.group == 0
-    wrong.require("codec.group", codec.group, divides, f"must divide model.head_width = {config.model.head_width}")
+    divides = codec.kind != "quantised" or (codec.group > 0 and kv_width % codec.group == 0)
+    wrong.require("codec.group", codec.group, divides, f"must divide d_kv = {kv_width}")
     known = all(0 <= layer < config.model.layers for layer in codec.uncompressed_layers)
     wrong.require(
         "codec.uncompressed_layers", codec.uncompressed_layers, known, f"must be below {config.model.layers} layers"

@@ -1,4 +1,4 @@
-"""How far do the bases turn?  theta, angles and orthonormality of this rank's last forward pass (design page, section 1)."""
+"""How far do the bases turn?  theta, angles and orthonormality in this rank's last forward pass."""
 
 from typing import Any
 
