@@ -100,15 +100,15 @@ def step_traffic(
     pairs = [_codecs(codec, config, layer) for layer in range(config.model.layers)]
     if phase == "warm-up":
         pairs = []
+    lengths = {layout.length(chunk) for chunk in range(layout.num_chunks)}
+    there = {n: sum(one.wire_bytes(batch=size.batch, tokens=n) for pair in pairs for one in pair) for n in lengths}
+    back = {n: sum(one.gradient_bytes(batch=size.batch, tokens=n) for pair in pairs for one in pair) for n in lengths}
     forward, backward = np.zeros((2, ranks, ranks), np.int64)
     for chunk, owner in enumerate(layout.owners):
-        shape = {"batch": size.batch, "tokens": layout.length(chunk)}
         readers = layout.readers(chunk) if exchange == "needed" else tuple(set(range(ranks)) - {owner})
-        there = sum(one.wire_bytes(**shape) for pair in pairs for one in pair)
-        back = sum(one.gradient_bytes(**shape) for pair in pairs for one in pair)
         for reader in readers:
-            forward[owner, reader] += passes * there
-            backward[reader, owner] += passes * back
+            forward[owner, reader] += passes * there[layout.length(chunk)]
+            backward[reader, owner] += passes * back[layout.length(chunk)]
     turning = sum(any(one.needs_theta for one in pair) for pair in pairs)
     theta = passes * turning * _handover(codec, layout, num_ranks=ranks, batch=size.batch)
     return Traffic(
