@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
 
@@ -12,18 +12,30 @@ from thinwire.base.units import format_bytes, format_count, format_seconds
 from thinwire.cli.terminal import print_json, print_table
 from thinwire.comm.link import Link
 from thinwire.config.parse import parse
+from thinwire.data.corpus import TOKENIZER_FOLDER
+from thinwire.data.encode import Tokenizer
+from thinwire.data.tokens import open_tokenizer
 from thinwire.experiments.registry import preset
 from thinwire.plan import quantities
 from thinwire.plan.step_time import measured_step_seconds, step_flops
 from thinwire.plan.subspaces import Goal, Question, paper_setup, plan
-from thinwire.subspaces.config import SubspacesConfig, check
+from thinwire.runs.layout import RunFolder
+from thinwire.subspaces.config import SubspacesConfig, check, read_config
 from thinwire.subspaces.traffic import Exchange
 
-USAGE = """usage: thinwire plan subspaces [PRESET] --link 300Mbps [--tokens 16B --deadline 30d] [--section.key VALUE]
+USAGE = """usage: thinwire plan subspaces [PRESET | RUN] --link 300Mbps [--section.key VALUE ...]
 
-Without a preset: the paper's setting (8 layers, d = 2,048, 132,000 tokens over 8 machines).
-thinwire plan subspaces --help lists the flags.
+Without a preset or a run (whose steps were timed): the paper's setting, 132,000 tokens over 8 machines.
+thinwire plan subspaces --help lists the flags; --tokens 16B --deadline 30d asks what is done in time.
 """
+
+
+class Base(NamedTuple):
+    """A preset, a run or the paper's setting; the measured time is 0 where there is none."""
+
+    config: SubspacesConfig
+    vocab_size: int = 50_257
+    measured_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -35,7 +47,6 @@ class Arguments:
     delay: str
     compute_seconds: float | None
     flops_per_s: float | None
-    measured: Path | None
     tokens: str | None
     deadline: str | None
     vocab_size: int
@@ -52,37 +63,48 @@ def main(argv: list[str]) -> None:
         fix = "thinwire plan subspaces --link 300Mbps"
         raise UserError(f"there is no plan for '{argv[0]}'", where="thinwire plan", fix=fix)
     name = argv[1] if len(argv) > 1 and not argv[1].startswith("-") else None
-    base = paper_setup() if name is None else _preset(name)
-    arguments = _parse(base, argv[1 if name is None else 2 :], prog=f"thinwire plan subspaces {name or ''}".strip())
+    base = _base(name)
+    rest = argv[1 if name is None else 2 :]
+    arguments = _parse(base, rest, prog=f"thinwire plan subspaces {name or ''}".strip())
     check(arguments.config, where=name or "the paper's setting")
-    record = plan(_question(arguments))
+    record = plan(_question(arguments, measured_seconds=base.measured_seconds))
     if arguments.json:
         print_json(record)
         return
     _print(record)
 
 
-def _preset(name: str) -> SubspacesConfig:
-    config: Any = preset(name)
-    if not isinstance(config, SubspacesConfig):
+def _base(name: str | None) -> Base:
+    """What the flags start from."""
+    if name is None:
+        return Base(paper_setup())
+    if (Path(name) / "config.json").is_file():
+        run = RunFolder(Path(name))
+        config = read_config(run)
+        kind: Tokenizer = "gpt2" if (run.root / TOKENIZER_FOLDER).is_dir() else "byte"
+        vocab_size = open_tokenizer(kind, folder=run.root / TOKENIZER_FOLDER).vocab_size
+        # A step that waited for a modelled link says nothing about the compute.
+        seconds = measured_step_seconds(run.log) if config.launch.link_bits_per_s == 0 else 0.0
+        return Base(config, vocab_size, seconds)
+    found: Any = preset(name)
+    if not isinstance(found, SubspacesConfig):
         fix = "leave the preset out, or give a context-parallel one"
         raise UserError(f"'{name}' is no preset of this method", where="thinwire plan subspaces", fix=fix)
-    return config
+    return Base(found)
 
 
-def _parse(config: SubspacesConfig, argv: list[str], *, prog: str) -> Arguments:
+def _parse(base: Base, argv: list[str], *, prog: str) -> Arguments:
     def fill(
         link: str,
         link_per: Literal["node", "pair", "both"] = "both",
         delay: str = "0",
         compute_seconds: float | None = None,
         flops_per_s: float | None = None,
-        measured: Path | None = None,
         tokens: str | None = None,
         deadline: str | None = None,
-        vocab_size: int = 50257,
+        vocab_size: int = base.vocab_size,
         exchange: Exchange = "needed",
-        config: Annotated[SubspacesConfig, tyro.conf.arg(name="")] = config,
+        config: Annotated[SubspacesConfig, tyro.conf.arg(name="")] = base.config,
         json: bool = False,
     ) -> Arguments:
         """Which codec fits a link and a deadline, in closed form.
@@ -91,9 +113,8 @@ def _parse(config: SubspacesConfig, argv: list[str], *, prog: str) -> Arguments:
             link: Rate of a link, for example 300Mbps.
             link_per: Whether all traffic of a node shares the link, or each pair of nodes has one.
             delay: From one end to the other, for example 20ms.
-            compute_seconds: Of a step without any link.
-            flops_per_s: Instead: what one rank reaches; the step's operations are counted.
-            measured: Instead: a run whose steps were timed.
+            compute_seconds: Of a step without any link; by default what a run's log says.
+            flops_per_s: Instead, what one rank reaches; the step's operations are counted.
             tokens: To train on in all, for example 16B; with --deadline.
             deadline: When they must be done, for example 30d.
             vocab_size: Of the tokenizer.
@@ -101,14 +122,14 @@ def _parse(config: SubspacesConfig, argv: list[str], *, prog: str) -> Arguments:
             json: Print one JSON object.
         """
         return Arguments(
-            link, link_per, delay, compute_seconds, flops_per_s, measured, tokens, deadline, vocab_size, exchange,
+            link, link_per, delay, compute_seconds, flops_per_s, tokens, deadline, vocab_size, exchange,
             config, json,
         )  # fmt: skip
 
     return parse(fill, argv, prog=prog)
 
 
-def _question(arguments: Arguments) -> Question:
+def _question(arguments: Arguments, *, measured_seconds: float) -> Question:
     rate = quantities.bits_per_s(arguments.link, where="--link")
     delay = quantities.seconds(arguments.delay, where="--delay")
     kinds: tuple[Literal["node", "pair"], ...] = ("node", "pair")
@@ -121,20 +142,23 @@ def _question(arguments: Arguments) -> Question:
         num_tokens = quantities.count(arguments.tokens, where="--tokens")
         goal = Goal(max(num_tokens, 1), quantities.seconds(arguments.deadline, where="--deadline"))
     return Question(
-        arguments.config, links, arguments.vocab_size, _compute_seconds(arguments), goal, arguments.exchange
+        arguments.config,
+        links,
+        arguments.vocab_size,
+        _compute_seconds(arguments) or measured_seconds,
+        goal,
+        arguments.exchange,
     )
 
 
 def _compute_seconds(arguments: Arguments) -> float:
-    given = [arguments.compute_seconds, arguments.flops_per_s, arguments.measured]
-    if sum(value is not None for value in given) > 1:
-        where = "--compute-seconds, --flops-per-s, --measured"
-        raise UserError("the compute time is given more than once", where=where, fix="give one of them")
-    if any(isinstance(value, float) and value <= 0 for value in given):
-        where = "--compute-seconds, --flops-per-s"
+    """As given; 0 where it is not."""
+    given = [value for value in (arguments.compute_seconds, arguments.flops_per_s) if value is not None]
+    where = "--compute-seconds, --flops-per-s"
+    if len(given) > 1:
+        raise UserError("the compute time is given twice", where=where, fix="give one of them")
+    if any(value <= 0 for value in given):
         raise UserError("a compute time or speed must be above zero", where=where, fix="leave it out if it is unknown")
-    if arguments.measured is not None:
-        return measured_step_seconds(arguments.measured)
     if arguments.flops_per_s is not None:
         flops = step_flops(arguments.config, vocab_size=arguments.vocab_size)
         return flops / arguments.flops_per_s / arguments.config.launch.ranks
@@ -146,7 +170,12 @@ def _print(record: dict[str, Any]) -> None:
     rows = [
         ("a step", f"{record['tokens_per_step']:,} tokens over {record['ranks']} ranks"),
         ("parameters", format_count(record["parameters"])),
-        ("compute", "unknown, so speeds are the link's limit (--compute-seconds, --flops-per-s, --measured)" if compute is None else f"{compute:.3g} s a step"),
+        (
+            "compute",
+            "unknown, so speeds are the link's limit (--compute-seconds, --flops-per-s)"
+            if compute is None
+            else f"{compute:.3g} s a step",
+        ),
     ]
     if allowed is not None:
         rows.append(("may take", f"{allowed:.3g} s a step"))

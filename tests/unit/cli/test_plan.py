@@ -1,9 +1,14 @@
 """``thinwire plan`` answers with a table or one JSON object, and mistakes with what to do."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from thinwire.base.files import write_json
+from thinwire.config.fingerprint import as_record
+from thinwire.subspaces.config import LaunchConfig, SubspacesConfig
 
 if TYPE_CHECKING:
     from command_lines import Here
@@ -37,13 +42,37 @@ def test_operations_give_a_compute_time(here: "Here") -> None:
     assert json.loads(done.out)["compute_seconds"] == pytest.approx(2.35, abs=0.02)
 
 
+def run_folder(folder: Path, config: SubspacesConfig) -> Path:
+    """A run as far as a plan reads it."""
+    folder.mkdir()
+    write_json(folder / "config.json", {"kind": "subspaces", "preset": "mine", "config": as_record(config)})
+    steps = [{"kind": "step", "step": n, "phase": "compressed", "seconds": 0.5 * n} for n in (1, 2, 3)]
+    (folder / "log.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    return folder
+
+
+def test_a_run_gives_its_settings_and_its_steps_time(here: "Here", tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", SubspacesConfig(launch=LaunchConfig(ranks=3)))
+    record = json.loads(here("plan", "subspaces", run, "--link", "20Mbps", "--json").out)
+    assert (record["ranks"], record["compute_seconds"]) == (3, 1.0)
+    # 256 x 256 embedding, 4 blocks of 805,376 and heads, the last norm
+    assert record["parameters"] == 256 * 256 + 4 * (4 * 256**2 + 3 * 256 * 704 + 2 * 256) + 256
+    given = json.loads(here("plan", "subspaces", run, "--link", "20Mbps", "--compute-seconds", "3", "--json").out)
+    assert given["compute_seconds"] == 3.0
+
+
+def test_steps_on_a_modelled_link_are_no_compute_time(here: "Here", tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", SubspacesConfig(launch=LaunchConfig(ranks=3, link_bits_per_s=1e6)))
+    assert json.loads(here("plan", "subspaces", run, "--link", "20Mbps", "--json").out)["compute_seconds"] is None
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("subspace",), "there is no plan for 'subspace'"),
         (("subspaces", "--link", "quick"), "300Mbps"),
         (("subspaces", "--link", "1Gbps", "--deadline", "3d"), "--tokens 16B"),
-        (("subspaces", "--link", "1Gbps", "--compute-seconds", "1", "--flops-per-s", "1e12"), "more than once"),
+        (("subspaces", "--link", "1Gbps", "--compute-seconds", "1", "--flops-per-s", "1e12"), "given twice"),
         (("subspaces", "--link", "1Gbps", "--compute-seconds", "-1"), "above zero"),
         (("subspaces", "--link", "1Gbps", "--launch.ranks", "64"), "sequence.chunks"),
         (("subspaces", "soma-small", "--link", "1Gbps"), "no preset of this method"),

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import tiny_tokens
 from command_lines import Here
 from thinwire.cli.prepare import empty_splits, left_out
 
@@ -59,3 +60,14 @@ def test_a_split_with_documents_is_no_warning() -> None:
         "screen": {"excluded": {"valid": {"exact_copy": 3}}},
     }
     assert empty_splits(manifest) == []
+
+
+def test_tokens_are_counted_beside_the_bytes(here: Here, tmp_path: Path) -> None:
+    source = write(tmp_path / "a.jsonl", [f"{n} the harbour and the anchor" for n in range(100)])
+    files = tiny_tokens.write_tokenizer_files(tmp_path / "files")
+    words = ("prepare", source, "--out", tmp_path / "data", "--tokenizer", "gpt2", "--tokenizer-files")
+    assert " tokens" in here(*words, files).out.decode()
+    (files / "merges.txt").unlink()
+    outcome = here(*words, files)
+    assert outcome.status == 2
+    assert "lacks tokenizer files: merges.txt" in outcome.err
