@@ -47,6 +47,10 @@ class Case:
     shift: int = 0
     dtype: torch.dtype = torch.float64
     mixed: bool = False
+    heads: Literal["drawn", "zero", "constant"] = "drawn"
+    """psi: zero has theta = 0; constant has the same theta for every chunk."""
+    changed_token: int | None = None
+    """Position of a token that is another one than in the same case without it."""
 
     @property
     def config(self) -> SubspacesConfig:
@@ -75,8 +79,10 @@ class Case:
     def sequences(self) -> Tensor:
         """int64 [accumulation, streams, batch, tokens + 1]."""
         shape = (self.accumulation, self.streams, self.batch, self.tokens + 1)
-        drawn = numpy_generator(SEED, "case tokens").integers(0, VOCABULARY, shape)
-        return torch.from_numpy(drawn)
+        drawn = torch.from_numpy(numpy_generator(SEED, "case tokens").integers(0, VOCABULARY, shape))
+        if self.changed_token is not None:
+            drawn[..., self.changed_token] = (drawn[..., self.changed_token] + 1) % VOCABULARY
+        return drawn
 
     def in_dtype(self, dtype: torch.dtype) -> "Case":
         return replace(self, dtype=dtype)
@@ -105,6 +111,8 @@ def make_replica(case: Case) -> Replica:
             drawn = torch.from_numpy(generator.standard_normal(tuple(parameter.shape)))
             scale = 1.0 if "embed" in name else 0.4
             parameter.copy_(1.0 + 0.2 * drawn if "norm" in name else scale * drawn)
+            if "heads" in name and (case.heads == "zero" or (case.heads == "constant" and "weight" in name)):
+                parameter.zero_()
     return replica.to(case.dtype)
 
 
@@ -120,13 +128,33 @@ class Outcome:
     """Bytes by tag."""
 
 
+class Passes:
+    """Makes the attention of each pass of a case."""
+
+    def __init__(self, group: Group, case: Case, replica: Replica, phase: Phase) -> None:
+        self._group, self._case, self._replica, self._phase = group, case, replica, phase
+        self._codecs = replica.codecs(phase)
+
+    def attend(self, index: int) -> ContextAttention:
+        """Of the pass ``index``."""
+        case, replica = self._case, self._replica
+        dtype = torch.bfloat16 if case.mixed else case.dtype
+        return ContextAttention(
+            Place(self._group, case.layout(self._group.size), case.batch, case.streams, dtype, torch.device("cpu")),
+            model=case.config.model,
+            codecs=self._codecs,
+            codec=replica.codec_config(self._phase),
+            heads=replica.heads,
+            address=ThetaAddress(SEED, STEP, index * case.streams * case.batch),
+        )
+
+
 def run_rank(group: Group, case: Case) -> Outcome:
     """One rank's share: its tokens' part of the mean loss, and the gradients of that."""
     torch.set_num_threads(1)
     before = group.ledger.by_tag()
     replica, layout = make_replica(case), case.layout(group.size)
-    codecs = replica.codecs(case.phase)
-    dtype = torch.bfloat16 if case.mixed else case.dtype
+    passes = Passes(group, case, replica, case.phase)
     columns = torch.cat([torch.arange(s.position, s.position + s.tokens) for s in layout.slices(group.rank)])
     losses: list[Tensor] = []
     logits: list[Tensor] = []
@@ -135,16 +163,7 @@ def run_rank(group: Group, case: Case) -> Outcome:
     replica.zero_grad(set_to_none=True)
     total, found = 0.0, {}
     for index, streams in enumerate(sequences):
-        first = index * case.streams * case.batch
-        place = Place(group, layout, case.batch, case.streams, dtype, torch.device("cpu"))
-        attend = ContextAttention(
-            place,
-            model=case.config.model,
-            codecs=codecs,
-            codec=replica.codec_config(case.phase),
-            heads=replica.heads,
-            address=ThetaAddress(SEED, STEP, first),
-        )
+        attend = passes.attend(index)
         with torch.autocast("cpu", torch.bfloat16, enabled=case.mixed):
             rows = replica.llama([s[:, columns] for s in streams], attend)
         targets = [s[:, columns + 1] for s in streams]
@@ -154,6 +173,7 @@ def run_rank(group: Group, case: Case) -> Outcome:
         found = {name: found.get(name, 0) + gradient for name, gradient in gradients.items()}
         logits.append(torch.stack(rows).detach())
     sent = {tag: count - before.get(tag, 0) for tag, count in group.ledger.by_tag().items()}
+    sent = {tag: count for tag, count in sent.items() if count}
     return Outcome(total, found, torch.stack(logits), sent)
 
 
@@ -229,7 +249,7 @@ def subspace(**settings: Any) -> CodecConfig:
     return replace(base, **settings)
 
 
-PLAIN = CodecConfig(kind="plain", wire="float64")
+LARGE = subspace(theta_source="chunk", exponential="exact", theta_max=4.0, generators=2)
 CASES = (
     Case("plain, zigzag"),
     Case("plain, contiguous", order="contiguous"),
@@ -245,13 +265,13 @@ CASES = (
     Case("previous chunk, k = 1", subspace()),
     Case("previous chunk, k = 3", subspace(generators=3), kv_heads=4, tokens=31, chunks=7),
     Case("previous chunk, contiguous", subspace(), order="contiguous", chunks=9),
-    Case("previous chunk, three streams of two", subspace(generators=2), streams=3, batch=2),
-    Case("previous chunk, accumulated", subspace(), accumulation=2, streams=2),
+    Case("previous chunk, three streams of two", subspace(generators=2), streams=3, batch=2, chunks=6),
+    Case("previous chunk, accumulated", subspace(), accumulation=2, streams=2, chunks=5),
     Case("previous chunk, shifted, fifth order", subspace(taylor_order=5), shift=2),
     Case("previous chunk, exact", subspace(exponential="exact", generator_norm="frobenius")),
-    Case("chunk, exact, k = 3, large theta", subspace(exponential="exact", theta_max=4.0, generators=3)),
+    Case("chunk, exact, k = 2, large theta", LARGE, chunks=4),
     Case("no theta", subspace(theta_source="none"), batch=2),
-    Case("random theta", subspace(theta_source="random", generators=3), streams=2, batch=2, accumulation=2),
+    Case("random theta", subspace(theta_source="random", generators=3), chunks=5, batch=2, accumulation=2),
     Case("last layer plain", subspace(uncompressed_layers=(1,))),
     Case("rank one", subspace(key_rate=1.0, value_rate=1.0)),
     Case("top k", CodecConfig(kind="top_k", keep_fraction=0.3, wire="float64"), batch=2),
