@@ -156,10 +156,13 @@ class _Groups:
             self.drop(size)
 
 
-def _serve(connection: Connection) -> None:
+def _serve(connection: Connection, *, index: int) -> None:
     import torch
 
+    import thinwire.comm.collectives  # noqa: F401  all that takes long, before anybody waits for this rank
+
     torch.set_num_threads(1)
+    connection.send_bytes(pickle.dumps(index))
     groups = _Groups()
     while True:
         try:
@@ -181,5 +184,4 @@ def _serve(connection: Connection) -> None:
 
 if __name__ == "__main__":
     with Client(sys.argv[1], "AF_UNIX") as pipe:
-        pipe.send_bytes(pickle.dumps(int(sys.argv[2])))
-        _serve(pipe)
+        _serve(pipe, index=int(sys.argv[2]))

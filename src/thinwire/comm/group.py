@@ -190,18 +190,23 @@ class Group:
     def finish(self, work: Work, *, peer: int, seconds: float | None) -> PeerLostError | None:
         """Wait for one work; returns what went wrong."""
         assert self._transport is not None
+        assert self._watch is not None
+        if seconds is not None:
+            self._watch.waits_for = peer
         try:
             self._transport.wait(work, seconds=seconds)
         except ConnectionBrokenError:
             return self.fail(peer, silent_seconds=None)
         except NoAnswerError:
             return self.fail(peer, silent_seconds=seconds)
+        if seconds is not None:
+            self._watch.waits_for = None
         return None
 
     def fail(self, peer: int, *, silent_seconds: float | None) -> PeerLostError:
         """Find out who is lost, end this group, and give the error to raise."""
         if self._closed or self._watch is None:
-            return PeerLostError(peer, "this process has closed the group")
+            return PeerLostError(self.rank, f"this process, rank {self.rank}, has closed the group")
         error = self._watch.judge(peer, silent_seconds=silent_seconds)
         self._break_off()
         return PeerLostError(error.rank, error.reason)
@@ -228,6 +233,8 @@ class Group:
         return self._transport
 
     def _break_off(self) -> None:
+        """Let everything that is unfinished fail, and the threads end."""
+        self._sent.put(None)
         if self._transport is not None:
             self._transport.break_off()
 
@@ -246,6 +253,7 @@ def connect(
     size: int,
     name: str,
     timeout_seconds: float,
+    meet_seconds: float | None = None,
     link: Link | None = None,
     ledger: Ledger | None = None,
     backend: Literal["gloo", "nccl"] = "gloo",
@@ -256,7 +264,8 @@ def connect(
     Args:
         store: where they meet, best served by a process that outlives the ranks.
         name: no two generations in one store may share it.
-        timeout_seconds: for meeting, and how long a silent peer is waited for later.
+        timeout_seconds: how long a silent peer is waited for.
+        meet_seconds: how long the others may take to come here; None is the same.
         link: model of the link that messages take.
         ledger: one that goes on counting; None starts another.
         backend: gloo (any device; tensors on a GPU travel through the CPU) or nccl.
@@ -271,17 +280,18 @@ def connect(
         return _of_one(ledger, place)
     if backend == "nccl" and link is not None:
         raise UserError("a link is modelled with the gloo backend alone", where="link", fix="use gloo, or no link")
+    meet_seconds = meet_seconds or timeout_seconds
     meeting = torch.distributed.PrefixStore(name, store)
     try:
         watch = Watch(meeting, rank=rank, size=size)
         transport: Transport
         if backend == "nccl":
-            transport = NcclTransport(meeting, rank=rank, size=size, timeout_seconds=timeout_seconds, device=place)
+            transport = NcclTransport(meeting, rank=rank, size=size, timeout_seconds=meet_seconds, device=place)
         else:
-            transport = GlooTransport(meeting, rank=rank, size=size, timeout_seconds=timeout_seconds)
+            transport = GlooTransport(meeting, rank=rank, size=size, timeout_seconds=meet_seconds)
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise RunFailedError(f"the {size} ranks did not meet within {timeout_seconds:g} s: {reason}") from error
+        raise RunFailedError(f"the {size} ranks did not meet within {meet_seconds:g} s: {reason}") from error
     return Group(
         rank=rank,
         size=size,

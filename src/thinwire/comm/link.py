@@ -53,6 +53,8 @@ class Timeline:
 
     def fill(self, duration: int, *, earliest: int) -> int:
         """Take ``duration`` of free time from ``earliest`` on; returns when the last of it ends."""
+        if duration == 0:
+            return earliest
         index = bisect.bisect_right(self._ends, earliest)
         position, first = earliest, index
         while index < len(self._starts):
@@ -63,7 +65,7 @@ class Timeline:
             position = max(position, self._ends[index])
             index += 1
         end = position + duration
-        start = min([earliest, *self._starts[first : first + 1]]) if index > first else earliest
+        start = min(earliest, self._starts[first]) if index > first else earliest
         self._starts[first:index], self._ends[first:index] = [start], [end]
         self._join(first)
         return end

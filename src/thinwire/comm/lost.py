@@ -2,8 +2,8 @@
 
 A dead peer closes its connections, a stopped one answers nothing. But gloo breaks all connections of a process whose
 wait timed out, so a healthy rank can look dead to the next one, and a rank that waits for a waiting rank accuses the
-wrong one. Therefore every rank beats in the store; the first to find a peer without a beat writes the verdict
-(compare-and-set), and all others take it over.
+wrong one. Therefore every rank beats in the store, and says for whom it waits; the first to find out who is gone, or
+waited for without waiting itself, writes the verdict (compare-and-set), and all others take it over.
 """
 
 import json
@@ -45,6 +45,8 @@ class Watch:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._verdict: PeerLostError | None = None
+        self.waits_for: int | None = None
+        """The peer this rank waits for now; part of its beat."""
         self._beat(0)
 
     @property
@@ -59,7 +61,7 @@ class Watch:
         self._stopped.set()
 
     def _beat(self, count: int) -> None:
-        self._beat_store.set(f"beat/{self._rank}", str(count))
+        self._beat_store.set(f"beat/{self._rank}", json.dumps([count, self.waits_for]))
 
     def _run(self, on_end: Callable[[], None]) -> None:
         count = 0
@@ -100,7 +102,7 @@ class Watch:
     def _accusation(self, lost: int, peer: int, silent_seconds: float | None) -> str:
         reason = _reason(lost, silent_seconds=silent_seconds)
         if lost != peer:
-            reason = f"rank {lost} stopped, and rank {peer} waits for it"
+            reason = f"rank {lost} answers nothing, and rank {peer} waits for it"
         return json.dumps([lost, reason])
 
     def _adopt(self, written: bytes) -> PeerLostError:
@@ -118,10 +120,21 @@ class Watch:
             if peer in stale:
                 return peer
             if silent:
-                return stale[0] if stale else peer  # a process that beats may still hang in its own code
+                return stale[0] if stale else self._end_of_chain(peer)
             if time.monotonic() > deadline:  # it lives, but left this group
                 return peer
         return peer  # compare_set keeps the verdict that is there
+
+    def _end_of_chain(self, peer: int) -> int:
+        """A process that beats may hang in its own code; the one to name is who is waited for, but waits for nobody."""
+        passed = [self._rank]
+        while peer not in passed:
+            passed.append(peer)
+            _, waits_for = json.loads(self._judge_store.get(f"beat/{peer}"))
+            if waits_for is None:
+                return peer
+            peer = waits_for
+        return passed[1]  # all wait in a ring
 
     def _without_beat(self) -> list[int]:
         others = [rank for rank in range(self._size) if rank != self._rank]
@@ -137,4 +150,4 @@ class Watch:
 def _reason(rank: int, *, silent_seconds: float | None) -> str:
     if silent_seconds is None:
         return f"rank {rank} closed the connection"
-    return f"rank {rank} sent nothing for {silent_seconds:g} s"
+    return f"rank {rank} answered nothing for {silent_seconds:g} s"

@@ -31,6 +31,7 @@ class Work(Protocol):
     def wait(self, timeout: timedelta) -> bool: ...
 
 
+@runtime_checkable
 class Transport(Protocol):
     """Between this rank and the others of its group; safe to use from several threads."""
 

@@ -1,0 +1,119 @@
+"""Does a message take as long as the model says, at both ends, exactly, whatever order it is waited for?"""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thinwire.base.errors import UserError
+from thinwire.comm.link import HEADER_BYTES, Link, LinkEnd, Timeline
+
+SECOND = 1_000_000_000
+NODE = Link(bits_per_s=8000.0, delay_seconds=0.5)
+"""1,000 bytes take one second, and arrive half a second later."""
+PAIR = Link(bits_per_s=8000.0, per="pair", delay_seconds=0.5)
+
+
+class Clock:
+    """All ranks' time; sleeping moves it."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += round(seconds * SECOND)
+
+
+class Ranks:
+    def __init__(self, link: Link) -> None:
+        self.clock = Clock()
+        self._ends = [LinkEnd(link, clock=self.clock, sleep=self.clock.sleep) for _ in range(3)]
+
+    def depart(self, source: int, to: int) -> torch.Tensor:
+        return self._ends[source].depart(1000, to=to)
+
+    def arrive(self, rank: int, header: torch.Tensor, source: int) -> float:
+        """When the message of 1,000 bytes is there."""
+        self._ends[rank].arrive(header, num_bytes=1000, source=source)
+        return self.clock.now / SECOND
+
+
+def test_one_message_takes_its_bits_and_the_delay() -> None:
+    ranks = Ranks(NODE)
+    header = ranks.depart(0, 1)
+    assert header.numel() == HEADER_BYTES
+    assert ranks.arrive(1, header, 0) == 1.5
+
+
+def test_what_is_computed_meanwhile_is_hidden() -> None:
+    ranks = Ranks(NODE)
+    header = ranks.depart(0, 1)
+    ranks.clock.now = 4 * SECOND
+    assert ranks.arrive(1, header, 0) == 4.0
+
+
+def test_a_nodes_messages_share_its_link() -> None:
+    ranks = Ranks(NODE)
+    first, second = ranks.depart(0, 1), ranks.depart(0, 2)
+    assert ranks.arrive(1, first, 0) == 1.5
+    assert ranks.arrive(2, second, 0) == 2.5
+
+
+def test_pairs_do_not_share() -> None:
+    ranks = Ranks(PAIR)
+    first, second, third = ranks.depart(0, 1), ranks.depart(0, 2), ranks.depart(0, 1)
+    assert ranks.arrive(1, first, 0) == 1.5
+    assert ranks.arrive(2, second, 0) == 1.5
+    assert ranks.arrive(1, third, 0) == 2.5
+
+
+def test_two_senders_share_the_receivers_link() -> None:
+    ranks = Ranks(NODE)
+    first, second = ranks.depart(0, 2), ranks.depart(1, 2)
+    assert ranks.arrive(2, first, 0) == 1.5
+    assert ranks.arrive(2, second, 1) == 2.5
+
+
+def test_directions_do_not_share() -> None:
+    ranks = Ranks(NODE)
+    there, back = ranks.depart(0, 1), ranks.depart(1, 0)
+    assert ranks.arrive(1, there, 0) == 1.5
+    assert ranks.arrive(0, back, 1) == 1.5
+
+
+def test_a_late_message_waited_for_first_does_not_hold_up_an_early_one() -> None:
+    ranks = Ranks(NODE)
+    early = ranks.depart(0, 2)
+    ranks.clock.now = 3 * SECOND
+    late = ranks.depart(1, 2)
+    assert ranks.arrive(2, late, 1) == 4.5
+    assert ranks.arrive(2, early, 0) == 4.5, "it was there long ago"
+
+
+def test_an_idle_link_does_not_save_up() -> None:
+    ranks = Ranks(NODE)
+    ranks.arrive(1, ranks.depart(0, 1), 0)
+    ranks.clock.now = 10 * SECOND
+    assert ranks.arrive(1, ranks.depart(0, 1), 0) == 11.5
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 8)), max_size=30))
+def test_work_takes_the_earliest_free_time(jobs: list[tuple[int, int]]) -> None:
+    timeline, busy = Timeline(), set[int]()
+    for earliest, duration in jobs:
+        end, left, tick = earliest, duration, earliest
+        while left:  # tick by tick
+            if tick not in busy:
+                busy.add(tick)
+                left, end = left - 1, tick + 1
+            tick += 1
+        assert timeline.fill(duration, earliest=earliest) == end
+
+
+@pytest.mark.parametrize(("rate", "delay"), [(0.0, 0.0), (-1.0, 0.0), (1e6, -0.1), (float("nan"), 0.0)])
+def test_an_impossible_link_is_refused(rate: float, delay: float) -> None:
+    with pytest.raises(UserError, match="a link of"):
+        Link(bits_per_s=rate, delay_seconds=delay)
