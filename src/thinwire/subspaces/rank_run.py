@@ -240,12 +240,13 @@ class RankRun:
 
     def _validate(self) -> None:
         trainer = self.trainer
-        loss = trainer.validate()
+        found = trainer.validate()
         self._write(
             kind="validation",
             step=trainer.step,
             phase=trainer.phase,
-            loss_nats_per_token=loss,
+            loss_nats_per_token=found.loss,
+            sequences=found.num_sequences,
             seconds=self._seconds(),
             tokens=self._tokens(trainer.step),
         )

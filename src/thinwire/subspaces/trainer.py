@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -75,6 +75,13 @@ class StepResult:
     gradient_norm: float
     seconds: float
     is_broken: bool
+
+
+class Validated(NamedTuple):
+    """Nats per token on held-out text, and over how many sequences."""
+
+    loss: float
+    num_sequences: int
 
 
 class Trainer:
@@ -268,7 +275,7 @@ class Trainer:
 
     # --- scores and state -------------------------------------------------------------------------------------
 
-    def validate(self) -> float:
+    def validate(self) -> Validated:
         """Loss in nats per token on held-out sequences, as trained, with the codec; equal on all ranks.
 
         In the warm-up every rank scores whole sequences of its own, so that no keys travel.
@@ -292,7 +299,7 @@ class Trainer:
             with torch.no_grad(), self.compute.cast():
                 (part,) = self.replica.llama.loss([batch.tokens], [batch.targets], attend)
             total += float(part)
-        return math.fsum(gather_json(main, total)) / (len(found) * tokens)
+        return Validated(math.fsum(gather_json(main, total)) / (len(found) * tokens), len(found))
 
     def named(self) -> dict[str, nn.Parameter]:
         return dict(self.replica.named_parameters())
