@@ -13,6 +13,7 @@ PACKAGE = REPOSITORY / "src" / "thinwire"
 PAGE = REPOSITORY / "docs" / "rooms.md"
 FLOORS = (
     "cli",
+    "api",
     "experiments",
     "report",
     "plan",

@@ -95,6 +95,22 @@ def tiny_run(tiny_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_llama(tiny_folder: Path) -> Path:
+    """A finished context-parallel run on bytes; read it, do not change it."""
+    import tiny_subspaces
+
+    return tiny_subspaces.finished_run(tiny_folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_token_llama(tiny_folder: Path) -> Path:
+    """The same on byte pairs."""
+    import tiny_subspaces
+
+    return tiny_subspaces.finished_run(tiny_folder, "llama-tokens")
+
+
+@pytest.fixture(scope="session")
 def rank_pool() -> "Iterator[RankPool]":
     """Four processes, on which a test runs a function as one to four ranks."""
     import gloo_ranks

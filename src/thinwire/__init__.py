@@ -1,16 +1,21 @@
 """Thinwire pretrains language models where the wire is thin: across machines that share little bandwidth, or none.
 
-The command line's verbs as functions on plain objects::
+The command line's verbs as functions on plain objects; a preset's or a run's kind says which method works::
 
     import thinwire
 
     thinwire.prepare(["texts/"], out=Path("data"))
     thinwire.train(thinwire.preset("soma-small"), data=Path("data"), out=Path("run"))
-    ensemble = thinwire.load_ensemble(Path("run"))
     thinwire.evaluate(Path("run"), on=Path("other.txt"))["loss_nats_per_byte"]
-    thinwire.score_bytes(ensemble, text)      # log p of every byte from index 257 on
-    ensemble.route([b"The first bytes of a text"])
-    thinwire.generate(ensemble, b"Once upon", num_bytes=200).text
+    model = thinwire.load(Path("run"))      # a SOMA run's Ensemble, or a LanguageModel
+    thinwire.generate(model, b"Once upon", num_bytes=200).text
+
+    thinwire.score_bytes(model, text)       # an ensemble's log p of every byte from index 257 on
+    model.route([b"The first bytes of a text"])
+
+    thinwire.train(thinwire.preset("subspaces-small"), data=Path("data"), out=Path("llama"))
+    thinwire.evaluate(Path("llama"))["perplexity"]
+    thinwire.export(Path("llama"), out=Path("hugging-face"))
 
 Names are looked up when they are used, so that ``import thinwire`` is quick.
 """
@@ -19,19 +24,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from thinwire.api.verbs import evaluate, export, generate, load, train
     from thinwire.data.prepare import PrepareOptions, prepare
     from thinwire.experiments.registry import preset
     from thinwire.report.page import write_report
     from thinwire.soma.config import SomaConfig
     from thinwire.soma.ensemble import Ensemble, load_ensemble, score_bytes, score_windows
-    from thinwire.soma.generate import generate
-    from thinwire.soma.recipe import train
     from thinwire.soma.replay import replay
-    from thinwire.soma.scoring import evaluate, loss_matrix
+    from thinwire.soma.scoring import loss_matrix
+    from thinwire.subspaces.config import SubspacesConfig
+    from thinwire.subspaces.language_model import LanguageModel, load_language_model
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "evaluate": "thinwire.api.verbs",
+    "export": "thinwire.api.verbs",
+    "generate": "thinwire.api.verbs",
+    "load": "thinwire.api.verbs",
+    "train": "thinwire.api.verbs",
     "PrepareOptions": "thinwire.data.prepare",
     "prepare": "thinwire.data.prepare",
     "preset": "thinwire.experiments.registry",
@@ -41,20 +52,25 @@ _HOMES = {
     "load_ensemble": "thinwire.soma.ensemble",
     "score_bytes": "thinwire.soma.ensemble",
     "score_windows": "thinwire.soma.ensemble",
-    "generate": "thinwire.soma.generate",
-    "train": "thinwire.soma.recipe",
     "replay": "thinwire.soma.replay",
-    "evaluate": "thinwire.soma.scoring",
     "loss_matrix": "thinwire.soma.scoring",
+    "SubspacesConfig": "thinwire.subspaces.config",
+    "LanguageModel": "thinwire.subspaces.language_model",
+    "load_language_model": "thinwire.subspaces.language_model",
 }
 
 __all__ = [
     "Ensemble",
+    "LanguageModel",
     "PrepareOptions",
     "SomaConfig",
+    "SubspacesConfig",
     "evaluate",
+    "export",
     "generate",
+    "load",
     "load_ensemble",
+    "load_language_model",
     "loss_matrix",
     "prepare",
     "preset",

@@ -25,7 +25,14 @@ class Interval(NamedTuple):
     high: float
 
 
-def interval(losses: Float64[np.ndarray, " n"], groups: Int64[np.ndarray, " n"], *, draws: int, seed: int) -> Interval:
+def interval(
+    losses: Float64[np.ndarray, " n"],
+    groups: Int64[np.ndarray, " n"],
+    *,
+    draws: int,
+    seed: int,
+    counts: Float64[np.ndarray, " n"] | None = None,
+) -> Interval:
     """95% percentile interval of the mean of ``losses`` over windows, resampling whole groups.
 
     Two sets of losses on the same windows with the same seed get the same draws, so a difference is paired by giving
@@ -35,6 +42,8 @@ def interval(losses: Float64[np.ndarray, " n"], groups: Int64[np.ndarray, " n"],
         losses: one a window, n >= 1.
         groups: the window's document; equal numbers stay together.
         draws: bootstrap draws, at least one.
+        counts: targets of each window, where they differ; ``losses`` are then sums over them, and the mean is one
+            over targets.
 
     Returns:
         With one group all draws are equal and both ends are the mean.
@@ -43,14 +52,14 @@ def interval(losses: Float64[np.ndarray, " n"], groups: Int64[np.ndarray, " n"],
     assert draws >= 1
     _, group_of_window = np.unique(groups, return_inverse=True)
     sums = np.bincount(group_of_window, weights=losses)
-    sizes = np.bincount(group_of_window).astype(np.float64)
+    sizes = np.bincount(group_of_window, weights=counts).astype(np.float64)
     num_groups = len(sums)
     generator = numpy_generator(seed, "bootstrap")
     means = np.empty(draws)
     chunk = max(CHUNK_NUMBERS // num_groups, 1)
     for start in range(0, draws, chunk):
         num_drawn = min(chunk, draws - start)
-        counts = generator.multinomial(num_groups, np.full(num_groups, 1.0 / num_groups), size=num_drawn)
-        means[start : start + num_drawn] = (counts @ sums) / (counts @ sizes)
+        drawn = generator.multinomial(num_groups, np.full(num_groups, 1.0 / num_groups), size=num_drawn)
+        means[start : start + num_drawn] = (drawn @ sums) / (drawn @ sizes)
     low, high = np.percentile(means, [LOW_PERCENTILE, HIGH_PERCENTILE])
     return Interval(float(low), float(high))

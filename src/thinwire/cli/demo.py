@@ -10,7 +10,7 @@ from thinwire.cli.program import program
 from thinwire.cli.terminal import Terminal, print_bytes, print_table
 from thinwire.config.parse import parse
 from thinwire.data.prepare import PrepareOptions, prepare
-from thinwire.experiments.registry import preset
+from thinwire.experiments.demo import demo
 
 PROMPT = "This function returns the number of "
 MAX_TEXT_BYTES = 40_000_000
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
         summary = prepare([arguments.text], out=data, options=options, progress=progress)
         terminal.say(f"text: {format_bytes(summary.corpus_bytes)} in {data} ({summary.state})")
         record = train(
-            preset("demo"),
+            demo(),
             data=data,
             out=run,
             preset="demo",

@@ -12,7 +12,11 @@ from thinwire.config.parse import parse
 
 @dataclass(frozen=True)
 class Arguments:
-    """Score a run: the router sees the first 256 bytes of a window, the 768 targets behind them count."""
+    """Score a run on held-out text.
+
+    SOMA: the router sees the first 256 bytes of a window, the 768 targets behind them count. Subspaces: the stock
+    model, with plain causal attention and no codec; every token of a text counts once.
+    """
 
     run: tyro.conf.Positional[Path]
     """A run folder."""
@@ -21,19 +25,20 @@ class Arguments:
     protocol: Literal["auto", "wikitext", "documents"] = "auto"
     """How a text is cut: at top-level headings (WikiText-103) or as whole documents; auto tells by the first row."""
     active_experts: int | None = None
-    """Overrides k."""
+    """SOMA: overrides k."""
     json: bool = False
     """Print one JSON object."""
 
 
 def main(argv: list[str]) -> None:
     arguments = parse(Arguments, argv, prog="thinwire evaluate")
+    from thinwire.api.verbs import score
     from thinwire.launch.local import available_cores
-    from thinwire.soma.scoring import keep_result, score_text
+    from thinwire.runs.results import keep_result
 
     terminal = Terminal()
     with terminal.progress() as progress:
-        record = score_text(
+        record = score(
             arguments.run,
             on=arguments.on,
             protocol=None if arguments.protocol == "auto" else arguments.protocol,
@@ -52,14 +57,22 @@ def main(argv: list[str]) -> None:
 
 
 def score_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """The lines a person reads; losses in nats per byte."""
+    """The lines a person reads."""
+    return _stock_rows(record) if "loss_nats_per_token" in record else _ensemble_rows(record)
+
+
+def _certainty(record: dict[str, Any]) -> str:
     low, high = record["ci95"]
+    return f"95%: {low:.4f} to {high:.4f}" if record["documents"] > 1 else "one document: no interval"
+
+
+def _ensemble_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """Losses in nats per byte."""
     loss, baselines = record["loss_nats_per_byte"], record["baselines"]
-    certainty = f"95%: {low:.4f} to {high:.4f}" if record["documents"] > 1 else "one document: no interval"
     rows = [
         (
             "ensemble",
-            f"{loss:.4f} nats/byte ({certainty}), {record['bits_per_byte']:.4f} bits",
+            f"{loss:.4f} nats/byte ({_certainty(record)}), {record['bits_per_byte']:.4f} bits",
         ),
         ("seed run", f"{record['seed_loss_nats_per_byte']:.4f}"),
     ]
@@ -72,3 +85,22 @@ def score_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     if min(done) < planned:
         rows.append(("not finished", f"experts are at update {min(done):,} to {max(done):,} of {planned:,}"))
     return [*rows, ("scored", f"{record['scored_targets']:,} bytes in {record['windows']:,} windows, {experts}")]
+
+
+def _stock_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """Losses in nats per token."""
+    rows = [
+        ("stock model", f"{record['loss_nats_per_token']:.4f} nats/token ({_certainty(record)})"),
+        ("perplexity", f"{record['perplexity']:.3f} a token"),
+        ("per byte", f"{record['loss_nats_per_byte']:.4f} nats, {record['bits_per_byte']:.4f} bits"),
+    ]
+    trained = record.get("as_trained")
+    if trained:
+        beside = f"; the stock model on the same {trained['windows']:,}: {trained['stock_loss_nats_per_token']:.4f}"
+        leak = ", theta sees its own chunk's future" if trained["theta_source"] == "chunk" else ""
+        codec = f"codec {record['codec']}{leak}"
+        rows.append(("as trained", f"{trained['loss_nats_per_token']:.4f} nats/token ({codec}){beside}"))
+    if record["step"] < record["planned_steps"]:
+        rows.append(("not finished", f"update {record['step']:,} of {record['planned_steps']:,} ({record['phase']})"))
+    size = f"{record['scored_targets']:,} tokens ({record['scored_bytes']:,} bytes) in {record['windows']:,} windows"
+    return [*rows, ("scored", f"{size} of {record['documents']:,} documents, {record['protocol']}")]

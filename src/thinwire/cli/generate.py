@@ -3,6 +3,7 @@
 import base64
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import tyro
 
@@ -11,26 +12,25 @@ from thinwire.base.files import write_json
 from thinwire.cli.terminal import Terminal, print_bytes, print_json
 from thinwire.config.check import Violations
 from thinwire.config.parse import parse
-from thinwire.soma.generate import Generated, RouteMode, generate
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Let a run continue a prompt, byte by byte."""
+    """Let a run continue a prompt."""
 
     run: tyro.conf.Positional[Path]
     """A run folder."""
     prompt: str = ""
-    """What to continue; a prompt of fewer than 32 bytes averages the experts by cluster prior. One
-    that begins with a dash is written --prompt=-text."""
+    """What to continue. One that begins with a dash is written --prompt=-text. SOMA: one of fewer than 32 bytes
+    averages the experts by cluster prior. Subspaces: the model reads the last tokens of one that is too long."""
     bytes: int = 512
     """How many bytes to write."""
     temperature: float = 0.7
-    """0 takes the likeliest byte, 1 samples from the mixture as it is."""
+    """0 takes the likeliest byte or token, 1 samples from the model as it is."""
     seed: int = 1
     """The same seed, run and prompt give the same bytes."""
-    route: RouteMode = "refresh"
-    """once: keep the first choice of experts; refresh: route anew every 256 bytes."""
+    route: Literal["once", "refresh"] | None = None
+    """SOMA: once keeps the first choice of experts; refresh (the default) routes anew every 256 bytes."""
     json: bool = False
     """Print one JSON object."""
 
@@ -48,36 +48,46 @@ def main(argv: list[str]) -> None:
     print_bytes(written.prompt + written.text + b"\n")
 
 
-def write_sample(arguments: Arguments) -> Generated:
+def write_sample(arguments: Arguments) -> Any:
     """Generate, and keep the sample in ``RUN/results/sample.json``; says so where that cannot be written."""
-    from thinwire.soma.ensemble import load_ensemble
+    from thinwire.api.verbs import generate, load
 
     try:
         prompt = arguments.prompt.encode("utf-8", errors="surrogateescape")
     except UnicodeEncodeError as error:
         raise UserError("the prompt cannot be read as bytes", where="--prompt", fix="give UTF-8 text") from error
     written = generate(
-        load_ensemble(arguments.run),
+        load(arguments.run),
         prompt,
         num_bytes=arguments.bytes,
         temperature=arguments.temperature,
         seed=arguments.seed,
         route=arguments.route,
     )
+    terminal = Terminal()
+    if getattr(written, "unread_prompt_tokens", 0):
+        unread, length = written.unread_prompt_tokens, written.prompt_tokens
+        terminal.say(f"the prompt is longer than the model's context: {unread:,} of its {length:,} tokens are not read")
     record = sample_record(written, arguments.temperature, arguments.seed)
     try:
         write_json(arguments.run / "results" / "sample.json", record)
     except OSError as error:
-        Terminal().say(f"the sample is not kept in {arguments.run}: {error.strerror}")
+        terminal.say(f"the sample is not kept in {arguments.run}: {error.strerror}")
     return written
 
 
-def sample_record(written: Generated, temperature: float, seed: int) -> dict[str, object]:
-    return {
+def sample_record(written: Any, temperature: float, seed: int) -> dict[str, object]:
+    """Plain values: the text, and which experts wrote it or how much of the prompt was read."""
+    common = {
         "prompt": written.prompt.decode("utf-8", errors="replace"),
         "text": written.text.decode("utf-8", errors="replace"),
         "bytes_base64": base64.b64encode(written.text).decode(),
         "temperature": temperature,
         "seed": seed,
-        "experts": [list(part) for part in written.experts],
+    }
+    if hasattr(written, "experts"):
+        return common | {"experts": [list(part) for part in written.experts]}
+    return common | {
+        "prompt_tokens": written.prompt_tokens,
+        "unread_prompt_tokens": written.unread_prompt_tokens,
     }

@@ -4,7 +4,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -13,8 +13,8 @@ from thinwire.base.progress import Voice
 from thinwire.cli.program import program
 from thinwire.cli.terminal import Terminal, print_json, print_table
 from thinwire.config.parse import parse
-from thinwire.experiments.registry import describe, preset
-from thinwire.soma.config import SomaConfig
+from thinwire.experiments.registry import Config, describe, preset
+from thinwire.subspaces.config import SubspacesConfig
 
 
 @dataclass(frozen=True)
@@ -22,17 +22,16 @@ class Arguments:
     """Train a preset on a data folder, or go on with the run that is there."""
 
     data: Path
-    """A data folder made by 'thinwire prepare'."""
     out: Path
-    """The run folder; an unfinished or shorter run in it goes on."""
-    config: Annotated[SomaConfig, tyro.conf.arg(name="")]
-    json: bool = False
-    """Print one JSON object: the test scores."""
+    config: Config
+    json: bool
 
 
 def main(argv: list[str]) -> None:
     if not argv or argv[0] in ("-h", "--help"):
-        listed = "\n".join(f"  {name:<22}{line}" for name, line in describe().items())
+        presets = describe()
+        width = max(map(len, presets))
+        listed = "\n".join(f"  {name:<{width}}  {line}" for name, line in presets.items())
         usage = "usage: thinwire train PRESET --data DATA --out RUN [--section.key value ...]"
         sys.stdout.write(f"{usage}\n\npresets:\n{listed}\n\nthinwire train PRESET --help lists its settings.\n")
         return
@@ -42,7 +41,7 @@ def main(argv: list[str]) -> None:
             "the preset comes first", where="thinwire train PRESET ...", fix="thinwire train --help lists them"
         )
     arguments = _parse(preset(name), rest, prog=f"thinwire train {name}")
-    from thinwire.soma.recipe import train  # the heavy imports come after the flags are known to be right
+    from thinwire.api.verbs import train  # the heavy imports come after the flags are known to be right
 
     terminal = Terminal()
     with terminal.progress() as progress:
@@ -52,8 +51,10 @@ def main(argv: list[str]) -> None:
             out=arguments.out,
             preset=name,
             command=shlex.join([program(), "train", *argv]),
-            voice=Voice(progress, terminal.say),
+            voice=Voice(progress, terminal.say) if _is_heard(arguments.config) else Voice(),
         )
+    if not record:  # this process is one rank of many, and the first one reports
+        return
     if arguments.json:
         print_json(record)
         return
@@ -62,15 +63,23 @@ def main(argv: list[str]) -> None:
     print_table([*score_rows(record), ("run folder", str(arguments.out))])
 
 
-def _parse(config: SomaConfig, argv: list[str], *, prog: str) -> Arguments:
-    def fill(
-        data: Path,
-        out: Path,
-        config: Annotated[SomaConfig, tyro.conf.arg(name="")] = config,
-        json: bool = False,
-    ) -> Arguments:
+def _is_heard(config: Config) -> bool:
+    """Of the ranks of one run that torchrun started, only the first speaks."""
+    if not isinstance(config, SubspacesConfig):
+        return True
+    from thinwire.comm.process import place_from_environment
+
+    place = place_from_environment()
+    return place is None or place.rank == 0
+
+
+def _parse(config: Config, argv: list[str], *, prog: str) -> Arguments:
+    """The flags of the preset's own method, filled with its settings."""
+
+    def fill(data: Path, out: Path, config: Any = config, json: bool = False) -> Arguments:
         return Arguments(data, out, config, json)
 
+    fill.__annotations__["config"] = Annotated[type(config), tyro.conf.arg(name="")]
     fill.__doc__ = f"""{Arguments.__doc__}
 
     Args:

@@ -5,10 +5,13 @@ import re
 from collections.abc import Callable
 
 from thinwire.base.errors import UserError
-from thinwire.experiments import demo, soma
+from thinwire.experiments import demo, soma, subspaces
 from thinwire.soma.config import SomaConfig
+from thinwire.subspaces.config import SubspacesConfig
 
-PRESETS: dict[str, Callable[[], SomaConfig]] = {
+Config = SomaConfig | SubspacesConfig
+"""Of either method; its type says which."""
+PRESETS: dict[str, Callable[[], Config]] = {
     "demo": demo.demo,
     "soma-small": soma.soma_small,
     "soma-small-one-sided": soma.soma_small_one_sided,
@@ -20,15 +23,24 @@ PRESETS: dict[str, Callable[[], SomaConfig]] = {
     "soma-wide-n1": soma.soma_wide_n1,
     "soma-wide-n2": soma.soma_wide_n2,
     "soma-wide-n8": soma.soma_wide_n8,
+    "subspaces-small": subspaces.subspaces_small,
+    "subspaces-small-plain": subspaces.subspaces_small_plain,
+    "subspaces-small-fixed": subspaces.subspaces_small_fixed,
+    "subspaces-small-random-rotation": subspaces.subspaces_small_random_rotation,
+    "subspaces-small-no-warmup": subspaces.subspaces_small_no_warmup,
+    "subspaces-small-top-k": subspaces.subspaces_small_top_k,
+    "subspaces-small-quantised": subspaces.subspaces_small_quantised,
+    "subspaces-800m": subspaces.subspaces_800m,
 }
 
 
 def describe() -> dict[str, str]:
-    """Preset -> what it is, from the start of its docstring up to a colon, a semicolon or a full stop."""
-    return {name: re.split(r"[:;.](?:\s|$)", make.__doc__ or "")[0] for name, make in PRESETS.items()}
+    """Preset -> what it is, from the start of its docstring up to a colon, a semicolon or the sentence's end."""
+    end = r"[:;]\s|\.(?:\s*\n|\s+[A-Z]|\s*$)"
+    return {name: re.split(end, make.__doc__ or "")[0] for name, make in PRESETS.items()}
 
 
-def preset(name: str) -> SomaConfig:
+def preset(name: str) -> Config:
     """The configuration of a preset. Raises UserError, with the nearest name, where there is none."""
     if name not in PRESETS:
         near = difflib.get_close_matches(name, PRESETS, n=1)

@@ -10,7 +10,7 @@ import numpy as np
 
 from thinwire.base.bootstrap import interval
 from thinwire.base.errors import UserError
-from thinwire.base.files import read_json, write_json
+from thinwire.base.files import write_json
 from thinwire.base.progress import Progress
 from thinwire.base.seeds import stream_key
 from thinwire.base.units import bits_per_byte
@@ -18,7 +18,7 @@ from thinwire.data.corpus import MANIFEST, Corpus
 from thinwire.data.protocols import Protocol, detect_protocol, text_windows, wikitext_windows
 from thinwire.data.sources import read_documents
 from thinwire.data.windows import EvaluationWindows, document_windows
-from thinwire.runs.layout import RunFolder
+from thinwire.runs.results import keep_result, text_name
 from thinwire.soma.baselines import bigram_loss, unigram_loss, xz_loss
 from thinwire.soma.config import SomaConfig
 from thinwire.soma.ensemble import Ensemble, load_ensemble, load_seed, score_windows
@@ -26,8 +26,6 @@ from thinwire.soma.run import SomaRun
 
 SINGLE_EXPERTS_UP_TO = 16
 MATRIX_UP_TO = 32
-OWN_RESULTS = frozenset({"test", "matrix", "sample", "done"})
-"""Names in RUN/results that no text of one's own may take."""
 
 
 def corpus_windows(config: SomaConfig, corpus: Corpus) -> EvaluationWindows:
@@ -85,9 +83,7 @@ def text_to_score(run: SomaRun, text: Path, *, protocol: Protocol | None) -> Sco
 
 def result_name(on: Path | None, *, active_experts: int | None) -> str:
     """A result's name and file: the text's, ``test`` for the run's own; a k asked for by name is part of it."""
-    stem = "test" if on is None else on.resolve().stem
-    if on is not None and stem in OWN_RESULTS:
-        stem = f"text-{stem}"
+    stem = text_name(on)
     return stem if active_experts is None else f"{stem}-k{active_experts}"
 
 
@@ -131,20 +127,6 @@ def score_text(
         "seed_loss_nats_per_byte": _seed_loss(root, windows, threads),
         "single_expert_loss_nats_per_byte": _single_losses(ensemble, windows.windows, threads),
     }
-
-
-def keep_result(root: Path, record: dict[str, Any]) -> None:
-    """Write a record to ``RUN/results/NAME.json``; another text of the same name gets its digest added to its own.
-
-    Raises:
-        OSError: the run cannot be written.
-    """
-    folder = RunFolder(root).results
-    path = folder / f"{record['name']}.json"
-    is_other = path.is_file() and read_json(path).get("windows_digest") != record["windows_digest"]
-    if is_other and record["name"] not in OWN_RESULTS:
-        path = folder / f"{record['name']}-{record['windows_digest'][:8]}.json"
-    write_json(path, record)
 
 
 def evaluate(
