@@ -29,6 +29,7 @@ from thinwire.subspaces.sequence import Layout, make_layout
 from thinwire.subspaces.theta import ThetaAddress
 
 VOCABULARY, STEP, SEED = 23, 5, 3
+PLAIN = CodecConfig(kind="plain", wire="float64")
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Case:
     """One comparison; 2 layers, d = 24, 4 query heads of 6."""
 
     name: str
-    codec: CodecConfig = CodecConfig(kind="plain", wire="float64")
+    codec: CodecConfig = PLAIN
     order: ChunkOrder = "zigzag"
     kv_heads: int = 2
     tokens: int = 29

@@ -110,18 +110,21 @@ class DenseAttention:
         if codec.theta_source == "none":
             return [zero] * len(pieces)
         if codec.theta_source == "random":
-            return [self._random(chunk, layer=layer, side=side, rows=range(first, first + batch)).to(zero)
-                    for chunk in range(len(pieces))]
+            return [
+                self._random(chunk, layer=layer, side=side, rows=range(first, first + batch)).to(zero)
+                for chunk in range(len(pieces))
+            ]
         weight, bias = self.psi[layer, side]
         raw = [(piece @ weight.T + bias).mean(dim=1) for piece in pieces]
         thetas = [codec.theta_max * torch.tanh(x / codec.theta_max) for x in raw]
         return thetas if codec.theta_source == "chunk" else [zero, *thetas[:-1]]
 
     def _random(self, chunk: int, *, layer: int, side: Side, rows: range) -> Tensor:
-        count, key = self.codec.generators, stream_key(self.seed, "theta-random", layer)
-        words = [draw_words(key, 2 * count, c1=chunk, c2=self.step, c3=row) for row in rows]
+        count, address = self.codec.generators, stream_key(self.seed, "theta-random", layer)
+        words = [draw_words(address, 2 * count, c1=chunk, c2=self.step, c3=row) for row in rows]
         numbers = [[int(word) / 2**31 - 1 for word in row] for row in words]
-        return self.codec.theta_max * torch.tensor(numbers, dtype=torch.float64)[:, count * (side == "value") :][:, :count]
+        key_part, value_part = torch.tensor(numbers, dtype=torch.float64).split(count, dim=1)
+        return self.codec.theta_max * (key_part if side == "key" else value_part)
 
     def _frames(self, theta: Tensor, *, layer: int, side: Side) -> Tensor:
         """R(theta) Ubar, with R built: [b, w, r]."""

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_cases import Case, Outcome, Passes, make_replica, subspace
-from gloo_ranks import RankPool
+from attention_cases import PLAIN, Case, Outcome, Passes, make_replica, subspace
 from torch import Tensor
 
+from gloo_ranks import RankPool
 from thinwire.comm.group import Group, alone
 from thinwire.subspaces import phases
 from thinwire.subspaces.config import ChunkOrder, CodecConfig, ThetaSource
@@ -16,7 +16,6 @@ from thinwire.subspaces.replica import SIDES
 from thinwire.subspaces.rotation import squash
 
 FULL_RANK = {"key_rate": 0.0, "value_rate": 0.0}
-PLAIN = CodecConfig(kind="plain", wire="float64")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +119,7 @@ def test_folding_a_constant_theta_changes_nothing(codec: CodecConfig, pool: Rank
         torch.testing.assert_close(stock, before, rtol=0, atol=1e-12)
 
 
-def test_dropping_the_codec_leaves_the_full_projections(pool: RankPool) -> None:
+def test_dropping_the_codec_leaves_the_full_projections() -> None:
     case = Case("drop", subspace(theta_source="chunk"))
     replica = make_replica(case)
     before = {name: parameter.clone() for name, parameter in replica.llama.named_parameters()}

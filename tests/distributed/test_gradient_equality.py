@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 import torch
 from attention_cases import CASES, Case, Outcome, largest_difference, make_replica, run_dense, run_rank, subspace
-from gloo_ranks import RankPool, RanksFailedError
 
+from gloo_ranks import RankPool, RanksFailedError
 from thinwire.comm.group import Group, alone
 from thinwire.subspaces import attention
 from thinwire.subspaces.config import CodecConfig, WireType
@@ -113,7 +113,9 @@ def test_mixed_precision_stays_close(outcomes) -> None:
         mixed = replace(with_wire(case, "bfloat16", dtype=torch.float32), mixed=True)
         found = outcomes.of(mixed, ranks=2)
         assert abs(found.loss - exact.loss) < 0.01 * exact.loss
-        one, other = (torch.cat([o.gradients[name].double().flatten() for name in exact.gradients]) for o in (found, exact))
+        one, other = (
+            torch.cat([o.gradients[name].double().flatten() for name in exact.gradients]) for o in (found, exact)
+        )
         assert torch.cosine_similarity(one, other, dim=0) > 0.99
         assert largest_difference(found, outcomes.of(mixed, ranks=1), of="all") < 0.02
         assert all(gradient.dtype == torch.float32 for gradient in found.gradients.values())

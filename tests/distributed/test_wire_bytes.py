@@ -7,7 +7,6 @@ import torch
 from attention_cases import CASES, VOCABULARY, Case
 from test_gradient_equality import with_wire
 
-from thinwire.subspaces.config import CodecConfig
 from thinwire.subspaces.traffic import step_traffic
 
 TAGS = ("kv-forward", "kv-backward", "theta")
@@ -43,7 +42,7 @@ def test_mixed_precision_sends_the_same_bytes(outcomes) -> None:
 
 def test_one_sum_by_hand(outcomes) -> None:
     """Four chunks of 7, 7, 7 and 8 tokens, a rank each: three, two, one and no readers; K and V of 12 FP64 numbers."""
-    case = Case("by hand", CodecConfig(kind="plain", wire="float64"), order="contiguous", chunks=4)
+    case = Case("by hand", order="contiguous", chunks=4)
     assert [case.layout(4).length(chunk) for chunk in range(4)] == [7, 7, 7, 8]
     layers, number = 2, 8
     bytes_one_way = layers * 2 * 12 * number * (7 * 3 + 7 * 2 + 7 * 1)

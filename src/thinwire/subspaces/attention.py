@@ -26,9 +26,9 @@ from thinwire.kernels.partial_attention.api import (
 )
 from thinwire.subspaces.codecs.base import Coded
 from thinwire.subspaces.config import CodecConfig, LlamaConfig
-from thinwire.subspaces.exchange import FORWARD_TAG, CodecPair, Exchange, KeyValue, Place, sum_type
+from thinwire.subspaces.exchange import FORWARD_TAG, Angles, CodecPair, Exchange, KeyValue, Place, sum_type
 from thinwire.subspaces.full_attention import join_heads, split_heads
-from thinwire.subspaces.llama import apply_rope
+from thinwire.subspaces.llama import apply_rope, rope_angles
 from thinwire.subspaces.sequence import Slice
 from thinwire.subspaces.theta import (
     Handover,
@@ -107,7 +107,8 @@ def _attend_to_all(exchange: Exchange, query: Tensor) -> Partial:
     own = [piece.chunk for piece in exchange.own_slices]
     for owner in [exchange.place.group.rank, *exchange.others()]:
         for chunk in own if owner == exchange.place.group.rank else exchange.receive_from(owner):
-            key, value = exchange.decode(chunk, exchange.chunks[chunk])
+            before, value = exchange.decode(exchange.chunks[chunk])
+            key = apply_rope(before, *exchange.chunk_angles(chunk))
             for first, last, mask in exchange.blocks(chunk):
                 block = partial_attention(query[:, :, first:last], key, value, mask=mask)
                 rows = Partial(out[:, :, first:last], lse[:, :, first:last])
@@ -125,25 +126,28 @@ def _chunk_backward(exchange: Exchange, chunk: int, saved: _Saved, query_gradien
                 for side in exchange.chunks[chunk]
             )
         )
-        key, value = exchange.decode(chunk, leaves)
+        before, value = exchange.decode(leaves)
+    cos, sin = exchange.chunk_angles(chunk)
+    key, value_seen = apply_rope(before.detach(), cos, sin), value.detach()
     wide = query_gradient.dtype
     key_gradient, value_gradient = torch.zeros_like(key, dtype=wide), torch.zeros_like(value, dtype=wide)
     for first, last, mask in exchange.blocks(chunk):
         dq, dk, dv = partial_attention_backward(
             saved.gradient[:, :, first:last],
             saved.query[:, :, first:last],
-            key.detach(),
-            value.detach(),
+            key,
+            value_seen,
             out=saved.out[:, :, first:last],
             lse=saved.lse[:, :, first:last],
             mask=mask,
         )
-        query_gradient[:, :, first:last] += dq
+        query_gradient[:, :, first:last].add_(dq)
         key_gradient += dk
         value_gradient += dv
     carriers = leaves.carriers()
+    unturned = apply_rope(key_gradient, cos, -sin).to(key.dtype)  # the transpose of a turn turns back
     found = torch.autograd.grad(
-        (key, value), carriers, (key_gradient.to(key.dtype), value_gradient.to(value.dtype)), allow_unused=True
+        (before, value), carriers, (unturned, value_gradient.to(value.dtype)), allow_unused=True
     )
     return tuple(torch.zeros_like(t) if g is None else g for g, t in zip(found, carriers, strict=True))
 
@@ -173,6 +177,10 @@ class ContextAttention:
         self.place, self.model, self.codecs, self.codec = place, model, codecs, codec
         self.heads, self.address = heads, address
         self.thetas: dict[tuple[int, int], list[Tensor]] = {}
+        positions = torch.arange(place.layout.num_tokens, device=place.device)
+        self._angles = Angles(
+            *rope_angles(positions, head_width=model.head_width, base=model.rope_base, dtype=place.dtype)
+        )
         # Every receive of the pass is posted now: gloo moves nothing before both ends are ready, and what will be
         # received is kept for the backward pass anyway.
         self._posted = {
@@ -186,7 +194,7 @@ class ContextAttention:
 
     def _exchange(self, layer: int, stream: int) -> Exchange:
         place, pair = self.place, self.codecs[layer]
-        exchange = Exchange(place, pair, self.model, self._slot(layer, stream), {})
+        exchange = Exchange(place, pair, self._angles, self._slot(layer, stream), {})
         for owner in exchange.others():
             specs = []
             for chunk in exchange.received_from(owner):
@@ -216,8 +224,7 @@ class ContextAttention:
 
     def finish(self, begun: Started, *, query: Tensor) -> Tensor:
         """Attend to the own chunks, then to the others' as they come."""
-        cos, sin = begun.exchange.query_angles(query.dtype)
-        turned = apply_rope(split_heads(query, head_width=self.model.head_width), cos, sin)
+        turned = apply_rope(split_heads(query, head_width=self.model.head_width), *begun.exchange.query_angles())
         return join_heads(_Attend.apply(begun.exchange, turned, *begun.own))
 
     def _thetas(

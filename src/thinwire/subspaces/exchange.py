@@ -14,9 +14,7 @@ from torch import Tensor
 from thinwire.comm.group import Group, Pending, TensorSpec
 from thinwire.kernels.partial_attention.api import Mask
 from thinwire.subspaces.codecs.base import Codec, Coded
-from thinwire.subspaces.config import LlamaConfig
 from thinwire.subspaces.full_attention import split_heads
-from thinwire.subspaces.llama import apply_rope, rope_angles
 from thinwire.subspaces.sequence import Layout, Slice
 
 FORWARD_TAG, BACKWARD_TAG = "kv-forward", "kv-backward"
@@ -51,13 +49,23 @@ class Place:
     device: torch.device
 
 
+class Angles(NamedTuple):
+    """RoPE's cosines and sines of some positions, [tokens, head_width] each; a pass makes them once for all layers."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def of(self, rows: slice) -> "Angles":
+        return Angles(self.cos[rows], self.sin[rows])
+
+
 @dataclass
 class Exchange:
     """What one layer of one stream sends, receives and keeps."""
 
     place: Place
     codecs: CodecPair
-    model: LlamaConfig
+    angles: Angles
     slot: int
     arriving: dict[int, Pending]
     chunks: dict[int, KeyValue] = field(default_factory=dict)
@@ -154,21 +162,20 @@ class Exchange:
         size = {"batch": self.place.batch, "tokens": self.place.layout.length(chunk)}
         return self.codecs.key.gradient_specs(**size) + self.codecs.value.gradient_specs(**size)
 
-    def decode(self, chunk: int, carriers: KeyValue) -> tuple[Tensor, Tensor]:
-        """Keys after RoPE and values of one chunk, [b, kv_heads, tokens, head_width]."""
-        start = self.place.layout.bounds[chunk]
-        positions = torch.arange(start, self.place.layout.bounds[chunk + 1], device=self.place.device)
-        width = self.model.head_width
-        cos, sin = rope_angles(positions, head_width=width, base=self.model.rope_base, dtype=self.place.dtype)
+    def decode(self, carriers: KeyValue) -> tuple[Tensor, Tensor]:
+        """Keys before RoPE and values of one chunk, [b, kv_heads, tokens, head_width]."""
+        width = self.angles.cos.shape[-1]
         key = split_heads(self.codecs.key.decode(carriers.key), head_width=width)
-        value = split_heads(self.codecs.value.decode(carriers.value), head_width=width)
-        return apply_rope(key, cos, sin), value.contiguous()
+        return key, split_heads(self.codecs.value.decode(carriers.value), head_width=width)
 
-    def query_angles(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        positions = torch.cat(
-            [torch.arange(s.position, s.position + s.tokens, device=self.place.device) for s in self.own_slices]
-        )
-        return rope_angles(positions, head_width=self.model.head_width, base=self.model.rope_base, dtype=dtype)
+    def chunk_angles(self, chunk: int) -> Angles:
+        """Of the sender's positions."""
+        return self.angles.of(slice(self.place.layout.bounds[chunk], self.place.layout.bounds[chunk + 1]))
+
+    def query_angles(self) -> Angles:
+        """Of the own rows."""
+        own = [self.chunk_angles(piece.chunk) for piece in self.own_slices]
+        return Angles(torch.cat([each.cos for each in own]), torch.cat([each.sin for each in own]))
 
     def blocks(self, chunk: int) -> list[tuple[int, int, Mask]]:
         """(first query row, last, mask) of a chunk's readers here: its own rows, and all rows of later chunks."""

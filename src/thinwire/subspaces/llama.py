@@ -185,8 +185,8 @@ def rope_angles(
     """Cosines and sines of RoPE, half-split as in Hugging Face's Llama; angles in FP64, exact far out."""
     pairs = torch.arange(0, head_width, 2, dtype=torch.float64, device=positions.device)
     angles = positions.double()[:, None] * base ** (-pairs / head_width)
-    doubled = torch.cat([angles, angles], dim=-1)
-    return doubled.cos().to(dtype), doubled.sin().to(dtype)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    return torch.cat([cos, cos], dim=-1), torch.cat([sin, sin], dim=-1)
 
 
 def apply_rope(x: Float[Tensor, "b heads t w"], cos: Float[Tensor, "t w"], sin: Float[Tensor, "t w"]) -> Tensor:
