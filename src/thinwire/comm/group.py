@@ -6,9 +6,8 @@ build the next generation under another name in the same store.
 
 import queue
 import threading
-import time
 from collections.abc import Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 import torch.distributed
@@ -18,6 +17,7 @@ from thinwire.comm.ledger import Ledger
 from thinwire.comm.link import HEADER_BYTES, Link, LinkEnd
 from thinwire.comm.lost import PeerLostError, Watch
 from thinwire.comm.packing import TensorSpec, pack, spec_of, unpack
+from thinwire.comm.pending import Nothing, Pending, Received, Sent
 from thinwire.comm.transport import ConnectionBrokenError, GlooTransport, NcclTransport, NoAnswerError, Transport, Work
 
 __all__ = ["Group", "PeerLostError", "Pending", "TensorSpec", "alone", "connect", "spec_of"]
@@ -25,66 +25,6 @@ __all__ = ["Group", "PeerLostError", "Pending", "TensorSpec", "alone", "connect"
 
 REAP_SECONDS = 0.02
 """Sends are finished in bunches behind the work, so that this thread does not take turns with it at every message."""
-
-
-@runtime_checkable
-class Pending(Protocol):
-    """A message under way."""
-
-    def wait(self) -> tuple[torch.Tensor, ...]:
-        """The tensors of a receive; nothing of a send, whose peer has then taken it.
-
-        Raises:
-            PeerLostError: the peer, or another rank of the group, is lost.
-        """
-        ...
-
-
-class _Nothing:
-    """A message of no bytes does not travel."""
-
-    def __init__(self, tensors: tuple[torch.Tensor, ...]) -> None:
-        self._tensors = tensors
-
-    def wait(self) -> tuple[torch.Tensor, ...]:
-        return self._tensors
-
-
-class _Sent:
-    """Finished once, by whoever waits for it first: its sender, or the group's own thread."""
-
-    def __init__(self, group: "Group", work: Work, buffer: torch.Tensor, to: int) -> None:
-        self._group, self._work, self._buffer, self._to = group, work, buffer, to
-        self._claim = threading.Lock()
-        self._done = threading.Event()
-        self._error: PeerLostError | None = None
-
-    def wait(self) -> tuple[torch.Tensor, ...]:
-        self.finish(seconds=self._group.timeout_seconds)
-        if not self._done.wait(self._group.timeout_seconds):
-            raise self._group.fail(self._to, silent_seconds=self._group.timeout_seconds)
-        if self._error is not None:
-            raise self._error
-        return ()
-
-    def finish(self, *, seconds: float | None) -> None:
-        """Wait here, unless another thread does already."""
-        if self._claim.acquire(blocking=False):
-            self._error = self._group.finish(self._work, peer=self._to, seconds=seconds)
-            self._done.set()
-
-
-class _Received:
-    def __init__(
-        self, group: "Group", work: Work, buffer: torch.Tensor, specs: tuple[TensorSpec, ...], source: int
-    ) -> None:
-        self._group, self._work, self._buffer, self._specs, self._source = group, work, buffer, specs, source
-        self._tensors: tuple[torch.Tensor, ...] | None = None
-
-    def wait(self) -> tuple[torch.Tensor, ...]:
-        if self._tensors is None:
-            self._tensors = self._group.take(self._work, self._buffer, self._specs, source=self._source)
-        return self._tensors
 
 
 class Group:
@@ -118,7 +58,8 @@ class Group:
         self._transport, self._watch, self._link = transport, watch, link
         self._header_bytes = 0 if link is None else HEADER_BYTES
         self._closed = False
-        self._sent: queue.SimpleQueue[_Sent | None] = queue.SimpleQueue()
+        self._ending = threading.Event()
+        self._sent: queue.SimpleQueue[Sent | None] = queue.SimpleQueue()
         if watch is not None:
             watch.start(on_end=self._break_off)
             self._reaper = threading.Thread(target=self._finish_sends, name="thinwire-sends")
@@ -140,15 +81,16 @@ class Group:
         header = None
         num_bytes = sum(spec_of(tensor).num_bytes for tensor in tensors)
         if num_bytes == 0:
-            return _Nothing(())
+            return Nothing(())
         if self._link is not None:
             header = self._link.depart(num_bytes, to=to)
         buffer = pack([tensor.to(transport.device) for tensor in tensors], header=header)
         self.ledger.count(operation="send", tag=tag, step=self.step, num_bytes=num_bytes, peer=to)
         try:
-            sent = _Sent(self, transport.send(buffer, to=to, slot=slot), buffer, to)
+            work = transport.send(buffer, to=to, slot=slot)
         except ConnectionBrokenError:
             raise self.fail(to, silent_seconds=None) from None
+        sent = Sent(self, transport, work, buffer, to)
         self._sent.put(sent)
         return sent
 
@@ -168,39 +110,37 @@ class Group:
         num_bytes = sum(spec.num_bytes for spec in specs)
         if num_bytes == 0:
             empty = torch.empty(0, dtype=torch.uint8, device=self.device)
-            return _Nothing(unpack(empty, specs))
+            return Nothing(unpack(empty, specs))
         buffer = torch.empty(self._header_bytes + num_bytes, dtype=torch.uint8, device=transport.device)
         try:
             work = transport.receive(buffer, source=source, slot=slot)
         except ConnectionBrokenError:
             raise self.fail(source, silent_seconds=None) from None
-        return _Received(self, work, buffer, tuple(specs), source)
+        return Received(self, work, buffer, tuple(specs), source)
 
     def take(
         self, work: Work, buffer: torch.Tensor, specs: tuple[TensorSpec, ...], *, source: int
     ) -> tuple[torch.Tensor, ...]:
         """Wait for a receive, for as long as the link takes, and unpack it; Pending's part of ``receive``."""
-        if error := self.finish(work, peer=source, seconds=self.timeout_seconds):
+        if error := self.finish(work, peer=source):
             raise error
         if self._link is not None:
             self._link.arrive(buffer[:HEADER_BYTES], num_bytes=buffer.numel() - HEADER_BYTES, source=source)
         tensors = unpack(buffer, specs, start=self._header_bytes)
         return tuple(tensor.to(self.device) for tensor in tensors)
 
-    def finish(self, work: Work, *, peer: int, seconds: float | None) -> PeerLostError | None:
+    def finish(self, work: Work, *, peer: int) -> PeerLostError | None:
         """Wait for one work; returns what went wrong."""
         assert self._transport is not None
         assert self._watch is not None
-        if seconds is not None:
-            self._watch.waits_for = peer
+        self._watch.waits_for = peer
         try:
-            self._transport.wait(work, seconds=seconds)
+            self._transport.wait(work, seconds=self.timeout_seconds)
         except ConnectionBrokenError:
             return self.fail(peer, silent_seconds=None)
         except NoAnswerError:
-            return self.fail(peer, silent_seconds=seconds)
-        if seconds is not None:
-            self._watch.waits_for = None
+            return self.fail(peer, silent_seconds=self.timeout_seconds)
+        self._watch.waits_for = None
         return None
 
     def fail(self, peer: int, *, silent_seconds: float | None) -> PeerLostError:
@@ -217,6 +157,7 @@ class Group:
             return
         self._closed = True
         if self._watch is not None:
+            self._ending.set()
             self._sent.put(None)
             if self._watch.verdict is None:
                 self._reaper.join(self.timeout_seconds)
@@ -241,9 +182,9 @@ class Group:
     def _finish_sends(self) -> None:
         """Keep each send's buffer until its peer has taken it: gloo cannot be asked whether it has."""
         while (sent := self._sent.get()) is not None:
-            sent.finish(seconds=None)
-            if self._sent.empty() and not self._closed:
-                time.sleep(REAP_SECONDS)
+            sent.reap()
+            if self._sent.empty():
+                self._ending.wait(REAP_SECONDS)
 
 
 def connect(

@@ -40,8 +40,8 @@ class Watch:
 
     def __init__(self, store: Any, *, rank: int, size: int) -> None:  # torch's stubs lack Store.clone
         self._rank, self._size = rank, size
-        self._beat_store, self._judge_store = store.clone(), store.clone()  # one thread blocks the others of a client
-        self._judge_store.set_timeout(timedelta(seconds=STORE_SECONDS))
+        self._store = store.clone()  # a caller that waits in the store must not hold up the beat
+        self._store.set_timeout(timedelta(seconds=STORE_SECONDS))
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._verdict: PeerLostError | None = None
@@ -61,7 +61,7 @@ class Watch:
         self._stopped.set()
 
     def _beat(self, count: int) -> None:
-        self._beat_store.set(f"beat/{self._rank}", json.dumps([count, self.waits_for]))
+        self._store.set(f"beat/{self._rank}", json.dumps([count, self.waits_for]))
 
     def _run(self, on_end: Callable[[], None]) -> None:
         count = 0
@@ -73,8 +73,8 @@ class Watch:
             count += 1
             try:
                 self._beat(count)
-                if self._beat_store.check(["lost"]):
-                    self._adopt(self._beat_store.get("lost"))
+                if self._store.check(["lost"]):
+                    self._adopt(self._store.get("lost"))
                     on_end()
                     return
             except RuntimeError:  # the store is gone, so nobody can be judged by it
@@ -92,9 +92,7 @@ class Watch:
                 return self._verdict
             try:
                 lost = self._find(peer, silent=silent_seconds is not None)
-                return self._adopt(
-                    self._judge_store.compare_set("lost", "", self._accusation(lost, peer, silent_seconds))
-                )
+                return self._adopt(self._store.compare_set("lost", "", self._accusation(lost, peer, silent_seconds)))
             except RuntimeError:  # no store: what was seen has to do
                 self._verdict = PeerLostError(peer, _reason(peer, silent_seconds=silent_seconds))
                 return self._verdict
@@ -115,7 +113,7 @@ class Watch:
     def _find(self, peer: int, *, silent: bool) -> int:
         """Raises RuntimeError when the store does not answer."""
         deadline = time.monotonic() + VERDICT_SECONDS
-        while not self._judge_store.check(["lost"]):
+        while not self._store.check(["lost"]):
             stale = self._without_beat()
             if peer in stale:
                 return peer
@@ -130,7 +128,7 @@ class Watch:
         passed = [self._rank]
         while peer not in passed:
             passed.append(peer)
-            _, waits_for = json.loads(self._judge_store.get(f"beat/{peer}"))
+            _, waits_for = json.loads(self._store.get(f"beat/{peer}"))
             if waits_for is None:
                 return peer
             peer = waits_for
@@ -138,12 +136,12 @@ class Watch:
 
     def _without_beat(self) -> list[int]:
         others = [rank for rank in range(self._size) if rank != self._rank]
-        first = [self._judge_store.get(f"beat/{rank}") for rank in others]
+        first = [self._store.get(f"beat/{rank}") for rank in others]
         deadline = time.monotonic() + OBSERVE_SECONDS
         still = dict(zip(others, first, strict=True))
-        while still and time.monotonic() < deadline and not self._judge_store.check(["lost"]):
+        while still and time.monotonic() < deadline and not self._store.check(["lost"]):
             time.sleep(BEAT_SECONDS)
-            still = {rank: beat for rank, beat in still.items() if self._judge_store.get(f"beat/{rank}") == beat}
+            still = {rank: beat for rank, beat in still.items() if self._store.get(f"beat/{rank}") == beat}
         return sorted(still) if time.monotonic() >= deadline else []
 
 
