@@ -70,7 +70,7 @@ class WeightAveraging:
 
     def __init__(self, parameters: Sequence[nn.Parameter], group: Group, *, config: SyncConfig) -> None:
         self.group, self.config = group, config
-        self.fragments = _cut(parameters, config.fragments)
+        self.fragments = cut(parameters, config.fragments)
         self.settled_at = 0
         self._flying: list[_InFlight] = []
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="averaging")
@@ -81,9 +81,8 @@ class WeightAveraging:
     def after_step(self, step: int) -> None:
         """Use what was due, then send the fragment that leaves at this step."""
         self._use_due(step)
-        index, rest = divmod(step % self.config.every, max(1, self.config.delay))
-        settled = step // self.config.every == self.settled_at // self.config.every
-        if rest == 0 and index < len(self.fragments) and not settled:
+        index = leaving_fragment(step, config=self.config, settled_at=self.settled_at)
+        if index is not None and index < len(self.fragments):
             left = flatten(self.fragments[index])
             wire = WIRE_DTYPES[self.config.wire]
             total = self._worker.submit(sum_in_rank_order, self.group, left, wire=wire, tag=TAG)
@@ -141,7 +140,15 @@ class WeightAveraging:
         self._worker.shutdown(wait=False, cancel_futures=True)
 
 
-def _cut(parameters: Sequence[nn.Parameter], count: int) -> list[list[nn.Parameter]]:
+def leaving_fragment(step: int, *, config: SyncConfig, settled_at: int) -> int | None:
+    """Which fragment leaves after an update that does not settle; it may be past the last. None: no fragment's turn, or
+    the weights were settled in this round of ``every`` steps already."""
+    index, rest = divmod(step % config.every, max(1, config.delay))
+    is_settled = step // config.every == settled_at // config.every
+    return None if rest or is_settled else index
+
+
+def cut(parameters: Sequence[nn.Parameter], count: int) -> list[list[nn.Parameter]]:
     """``count`` groups of neighbours of about equal size."""
     total, seen = sum(p.numel() for p in parameters), 0
     groups: list[list[nn.Parameter]] = [[] for _ in range(count)]
