@@ -26,10 +26,11 @@ class RanksFailedError(Exception):
 
 
 class RankPool:
-    """Processes with torch on one thread each; a context manager. One that died is replaced at the next call.
+    """Processes with torch on one thread each; a context manager. They start when they are first needed, and again
+    when they have died.
 
     Args:
-        size: how many; a run takes the first ``ranks`` of them.
+        size: how many at most; a run takes the first ``ranks`` of them.
         timeout_seconds: of the groups.
     """
 
@@ -46,7 +47,6 @@ class RankPool:
         self._listener = Listener(self._address, "AF_UNIX")
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self._connections: dict[int, Connection] = {}
-        self._spawn()
 
     def __enter__(self) -> "RankPool":
         return self
@@ -70,7 +70,8 @@ class RankPool:
 
     def start(self, function: Callable[..., Any], /, *arguments: Any, ranks: int, **keywords: Any) -> None:
         """Begin a run; ``finish`` has to follow."""
-        self._spawn()
+        assert 1 <= ranks <= self.size
+        self._spawn(ranks)
         if ranks not in self._names:
             self._generation += 1
             self._names[ranks] = f"{self._generation}-of-{ranks}"
@@ -110,9 +111,9 @@ class RankPool:
         except (EOFError, ConnectionError):
             return False, f"its process died with status {self.processes[rank].wait()}"
 
-    def _spawn(self) -> None:
-        """Start what is missing."""
-        missing = [index for index in range(self.size) if index not in self.processes or self._is_dead(index)]
+    def _spawn(self, ranks: int) -> None:
+        """Start what is missing; the first call for many ranks starts as many at once."""
+        missing = [index for index in range(ranks) if index not in self.processes or self._is_dead(index)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
         for index in missing:
             argv = [sys.executable, __file__, self._address, str(index)]

@@ -22,7 +22,7 @@ Found = tuple[int, str]
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
-    """Ranks of its own, because they are killed here."""
+    """Ranks of its own, because one is killed, and how the others end is looked at."""
     with RankPool(4, timeout_seconds=30.0) as ranks:
         yield ranks
 
@@ -63,11 +63,6 @@ def lose_one(group: Group, port: int, name: str, how: int) -> tuple[Found, int, 
     return found, survivors.size, total
 
 
-def test_a_killed_rank_is_named_by_all_and_the_others_go_on(pool: RankPool) -> None:
-    pool.start(lose_one, pool.port, "killed", int(signal.SIGKILL), ranks=4)
-    assert pool.finish(range(3)) == [((3, "rank 3 closed the connection"), 3, 3.0)] * 3
-
-
 def test_a_stopped_rank_is_named_by_all_and_learns_of_it_when_it_wakes(pool: RankPool) -> None:
     pool.start(lose_one, pool.port, "stopped", int(signal.SIGSTOP), ranks=4)
     results = pool.finish(range(3))
@@ -78,6 +73,11 @@ def test_a_stopped_rank_is_named_by_all_and_learns_of_it_when_it_wakes(pool: Ran
         assert (found[0], size, total) == (3, 3, 3.0)
     assert rank == 3
     assert reason.startswith("the others went on without this process, rank 3: ")
+
+
+def test_a_killed_rank_is_named_by_all_and_the_others_go_on(pool: RankPool) -> None:
+    pool.start(lose_one, pool.port, "killed", int(signal.SIGKILL), ranks=4)
+    assert pool.finish(range(3)) == [((3, "rank 3 closed the connection"), 3, 3.0)] * 3
 
 
 def wait_in_a_row(group: Group, port: int) -> Found | None:
@@ -95,9 +95,9 @@ def wait_in_a_row(group: Group, port: int) -> Found | None:
     return caught.value.rank, caught.value.reason
 
 
-def test_who_is_waited_for_but_waits_for_nobody_is_named(pool: RankPool) -> None:
+def test_who_is_waited_for_but_waits_for_nobody_is_named(rank_pool: RankPool) -> None:
     found = (2, "rank 2 answers nothing, and rank 1 waits for it")
-    assert pool.run(wait_in_a_row, pool.port, ranks=3) == [found, found, None]
+    assert rank_pool.run(wait_in_a_row, rank_pool.port, ranks=3) == [found, found, None]
 
 
 def silent(group: Group, port: int) -> Found | None:
@@ -112,8 +112,8 @@ def silent(group: Group, port: int) -> Found | None:
     return caught.value.rank, caught.value.reason
 
 
-def test_a_rank_that_sends_nothing_is_named_after_the_timeout(pool: RankPool) -> None:
-    assert pool.run(silent, pool.port, ranks=2)[0] == (1, "rank 1 answered nothing for 2 s")
+def test_a_rank_that_sends_nothing_is_named_after_the_timeout(rank_pool: RankPool) -> None:
+    assert rank_pool.run(silent, rank_pool.port, ranks=2)[0] == (1, "rank 1 answered nothing for 2 s")
 
 
 def untaken(group: Group, port: int) -> Found | None:
@@ -127,8 +127,8 @@ def untaken(group: Group, port: int) -> Found | None:
     return caught.value.rank, caught.value.reason
 
 
-def test_a_send_that_nobody_takes_is_noticed_where_it_is_waited_for(pool: RankPool) -> None:
-    assert pool.run(untaken, pool.port, ranks=2)[0] == (1, "rank 1 answered nothing for 2 s")
+def test_a_send_that_nobody_takes_is_noticed_where_it_is_waited_for(rank_pool: RankPool) -> None:
+    assert rank_pool.run(untaken, rank_pool.port, ranks=2)[0] == (1, "rank 1 answered nothing for 2 s")
 
 
 def leave(group: Group, port: int) -> Found | None:
@@ -146,8 +146,8 @@ def leave(group: Group, port: int) -> Found | None:
     return caught.value.rank, caught.value.reason
 
 
-def test_a_rank_that_left_is_lost_to_those_who_wait(pool: RankPool) -> None:
-    assert pool.run(leave, pool.port, ranks=2)[0] == (1, "rank 1 closed the connection")
+def test_a_rank_that_left_is_lost_to_those_who_wait(rank_pool: RankPool) -> None:
+    assert rank_pool.run(leave, rank_pool.port, ranks=2)[0] == (1, "rank 1 closed the connection")
 
 
 def slow_but_alive(group: Group, port: int) -> float:
@@ -162,8 +162,8 @@ def slow_but_alive(group: Group, port: int) -> float:
     return float(pair.receive(NUMBERS, source=0, slot=0, tag="x").wait()[0].sum())
 
 
-def test_nobody_is_lost_while_nobody_waits(pool: RankPool) -> None:
-    assert pool.run(slow_but_alive, pool.port, ranks=2) == [4.0, 4.0]
+def test_nobody_is_lost_while_nobody_waits(rank_pool: RankPool) -> None:
+    assert rank_pool.run(slow_but_alive, rank_pool.port, ranks=2) == [4.0, 4.0]
 
 
 def last_send(group: Group, port: int) -> float:
@@ -177,29 +177,8 @@ def last_send(group: Group, port: int) -> float:
     return float(pair.receive([TensorSpec((1 << 20,), torch.float32)], source=0, slot=0, tag="x").wait()[0].mean())
 
 
-def test_closing_finishes_what_was_sent(pool: RankPool) -> None:
-    assert pool.run(last_send, pool.port, ranks=2) == [1.0, 1.0]
-
-
-LEFT_OVER: list[object] = []
-
-
-def abandon(group: Group, port: int, keep: str) -> None:
-    """Leave groups with unfinished receives and sends, some referred to, some not."""
-    for index in range(3):
-        left = meet(group, port=port, name=f"abandoned {keep} {index}")
-        peer = (group.rank + 1) % group.size
-        pending = left.receive(NUMBERS, source=peer, slot=0, tag="x")
-        left.send([torch.zeros(1 << 20)], to=peer, slot=7, tag="x")
-        if keep == "kept":
-            LEFT_OVER.extend((left, pending))
-
-
-def test_abandoned_groups_let_the_process_end() -> None:
-    ranks = RankPool(2)
-    for keep in ("kept", "dropped"):
-        ranks.run(abandon, ranks.port, keep, ranks=2)
-    assert ranks.close() == {0: 0, 1: 0}
+def test_closing_finishes_what_was_sent(rank_pool: RankPool) -> None:
+    assert rank_pool.run(last_send, rank_pool.port, ranks=2) == [1.0, 1.0]
 
 
 def close_under_way(group: Group, port: int) -> Found:
@@ -213,8 +192,8 @@ def close_under_way(group: Group, port: int) -> Found:
     return caught.value.rank, caught.value.reason
 
 
-def test_closing_ends_the_waits_of_other_threads(pool: RankPool) -> None:
-    for found in pool.run(close_under_way, pool.port, ranks=2):
+def test_closing_ends_the_waits_of_other_threads(rank_pool: RankPool) -> None:
+    for found in rank_pool.run(close_under_way, rank_pool.port, ranks=2):
         assert found in [
             (rank, reason)
             for rank in (0, 1)
@@ -235,8 +214,8 @@ def generations(group: Group, port: int) -> tuple[int, int]:
     return before, threading.active_count()
 
 
-def test_closed_groups_leave_no_threads(pool: RankPool) -> None:
-    for before, after in pool.run(generations, pool.port, ranks=2):
+def test_closed_groups_leave_no_threads(rank_pool: RankPool) -> None:
+    for before, after in rank_pool.run(generations, rank_pool.port, ranks=2):
         assert after <= before
 
 
@@ -244,3 +223,24 @@ def test_a_lost_peer_is_no_bug() -> None:
     error = PeerLostError(2, "rank 2 closed the connection")
     assert isinstance(error, ThinwireError)
     assert str(error) == "rank 2 closed the connection"
+
+
+LEFT_OVER: list[object] = []
+
+
+def abandon(group: Group, port: int, keep: str) -> None:
+    """Leave groups with unfinished receives and sends, some referred to, some not."""
+    for index in range(3):
+        left = meet(group, port=port, name=f"abandoned {keep} {index}")
+        peer = (group.rank + 1) % group.size
+        pending = left.receive(NUMBERS, source=peer, slot=0, tag="x")
+        left.send([torch.zeros(1 << 20)], to=peer, slot=7, tag="x")
+        if keep == "kept":
+            LEFT_OVER.extend((left, pending))
+
+
+def test_abandoned_groups_let_the_process_end(pool: RankPool) -> None:
+    for keep in ("kept", "dropped"):
+        pool.run(abandon, pool.port, keep, ranks=2)
+    statuses = pool.close()
+    assert (statuses[0], statuses[1]) == (0, 0)
