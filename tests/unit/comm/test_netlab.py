@@ -14,7 +14,7 @@ from thinwire.comm.link import Link
 from thinwire.comm.netlab import Lab, laboratory, unavailable
 from thinwire.comm.shaping import PAYLOAD_SHARE, Side, bucket_for, shaping_commands, unshaping_commands
 
-ATTEMPTS = 6
+ATTEMPTS = 12
 """Other work on the machine can make a transfer slower; nothing can make it faster than its link."""
 
 NETEM = ("add", "dev", "lo", "root", "netem", "delay", "1ms")
