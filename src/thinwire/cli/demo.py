@@ -1,19 +1,24 @@
-"""``thinwire demo``: from text this machine already has to a trained, scored, talking ensemble, and its page."""
+"""``thinwire demo``: both methods on text this machine already has: trained, scored, compared, and one page."""
 
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from thinwire.base.files import read_json
 from thinwire.base.progress import Voice
 from thinwire.base.units import format_bytes
 from thinwire.cli.program import program
 from thinwire.cli.terminal import Terminal, print_bytes, print_table
 from thinwire.config.parse import parse
 from thinwire.data.prepare import PrepareOptions, prepare
-from thinwire.experiments.demo import demo
+from thinwire.experiments.demo import demo, demo_compressed, demo_plain
+from thinwire.runs.layout import RunFolder
+from thinwire.subspaces.config import SubspacesConfig
 
 PROMPT = "This function returns the number of "
 MAX_TEXT_BYTES = 40_000_000
+THIN_BITS_PER_S = 10e6
 
 
 @dataclass(frozen=True)
@@ -52,17 +57,57 @@ def main(argv: list[str]) -> None:
     print_table(score_rows(record))
     sample = write_sample(Sample(run=run, prompt=arguments.prompt, bytes=400))
     print_bytes(b"\nsample (the prompt, then what the ensemble writes):\n" + sample.prompt + sample.text + b"\n\n")
-    page = _report(run, arguments.out, terminal)
-    print_table([("run folder", str(run)), ("page", page)])
+    runs = {"plain": arguments.out / "subspaces-plain", "compressed": arguments.out / "subspaces"}
+    presets = {"plain": demo_plain(), "compressed": demo_compressed()}
+    command = shlex.join([program(), "demo", *argv])
+    for name, folder in runs.items():
+        terminal.say(f"a Llama over four local ranks, keys and values {name}")
+        _train_over_ranks(presets[name], data=data, out=folder, preset=f"demo-{name}", command=command)
+    _print_side_by_side(runs)
+    page = _report([run, *runs.values()], arguments.out, terminal)
+    print_table([("run folders", ", ".join(map(str, (run, runs["compressed"])))), ("page", page)])
 
 
-def _report(run: Path, out: Path, terminal: Terminal) -> str:
+def _train_over_ranks(config: SubspacesConfig, *, data: Path, out: Path, preset: str, command: str) -> None:
+    from thinwire.subspaces.recipe import train
+
+    terminal = Terminal()
+    with terminal.progress() as progress:
+        voice = Voice(progress, terminal.say)
+        train(config, data=data, out=out, preset=preset, command=command, voice=voice)
+
+
+def _print_side_by_side(runs: dict[str, Path]) -> None:
+    """Loss and counted bytes of the plain and the compressed run, and how long each would wait for a thin wire."""
+    from thinwire.cli.measure import on_link
+    from thinwire.comm.link import Link
+    from thinwire.subspaces.measured_traffic import main_phase, measure_traffic
+
+    columns: list[list[str]] = []
+    for name, run in runs.items():
+        traffic = measure_traffic(run)
+        phases = {found["phase"]: found for found in traffic["phases"]}
+        own = phases[main_phase(phases) or "warm-up"]
+        loss = read_json(RunFolder(run).results / "test.json")["loss_nats_per_token"]
+        seconds = on_link(run, traffic, Link(THIN_BITS_PER_S))["exchange_seconds"]
+        cells = [format_bytes(own["exchange_bytes_per_update"]), f"{own['part_of_plain']:.2%}", f"{seconds:.2f} s"]
+        columns.append([name, f"{loss:.4f} nats/byte", *cells])
+    wire = f"its time at {THIN_BITS_PER_S / 1e6:.0f} Mbit/s"
+    titles = ["a Llama over four ranks", "test loss, stock model", "K/V counted an update", "of plain", wire]
+    sys.stdout.write("\n")
+    print_table(
+        [(title, "".join(f"{cell:>20}" for cell in cells)) for title, *cells in zip(titles, *columns, strict=True)]
+    )
+    sys.stdout.write("\n")
+
+
+def _report(runs: list[Path], out: Path, terminal: Terminal) -> str:
     """The page, or how to get it where the plotting extra is missing."""
     from thinwire.base.errors import UserError
     from thinwire.report.page import write_report
 
     try:
-        return str(write_report([run], out=out).html)
+        return str(write_report(runs, out=out).html)
     except UserError as error:
         terminal.say(f"no page: {error}")
         return "not written"

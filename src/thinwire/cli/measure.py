@@ -63,8 +63,8 @@ def traffic(argv: list[str]) -> None:
     rate = quantities.bits_per_s(arguments.link, where="--link")
     record = measure_traffic(arguments.run)
     record["links"] = [
-        _on_link(arguments.run, record, Link(rate, "node")),
-        _on_link(arguments.run, record, Link(rate, "pair")),
+        on_link(arguments.run, record, Link(rate, "node")),
+        on_link(arguments.run, record, Link(rate, "pair")),
     ]
     write_json(RunFolder(arguments.run).results / RESULT, record)
     if arguments.json:
@@ -73,7 +73,7 @@ def traffic(argv: list[str]) -> None:
         _print(record)
 
 
-def _on_link(run: Path, record: dict[str, Any], link: Link) -> dict[str, Any]:
+def on_link(run: Path, record: dict[str, Any], link: Link) -> dict[str, Any]:
     """How long an update's bytes take, of the run's own codec and of none."""
     config = read_config(RunFolder(run))
     phase = main_phase(found["phase"] for found in record["phases"])

@@ -3,6 +3,15 @@
 from dataclasses import replace
 
 from thinwire.soma.config import ClusterConfig, RoutingConfig, ScoringConfig, SomaConfig, TrainingConfig
+from thinwire.subspaces.config import (
+    CodecConfig,
+    LlamaConfig,
+    OptimizerConfig,
+    PhasesConfig,
+    SequenceConfig,
+    SubspacesConfig,
+    SyncConfig,
+)
 
 
 def demo() -> SomaConfig:
@@ -32,3 +41,24 @@ def demo() -> SomaConfig:
         routing=RoutingConfig(active_experts=2),
         scoring=ScoringConfig(max_windows=400, matrix_windows=64),
     )
+
+
+def demo_plain() -> SubspacesConfig:
+    """A small Llama over four local ranks, for a minute on two cores: keys and values as they are."""
+    return SubspacesConfig(
+        model=LlamaConfig(layers=2, width=256, heads=4, kv_heads=4, head_width=64, hidden=512),
+        sequence=SequenceConfig(tokens=1024, chunks=8),
+        codec=CodecConfig(kind="plain"),
+        optimizer=OptimizerConfig(steps=160, ramp_steps=10, learning_rate=3e-3),
+        phases=PhasesConfig(warmup_steps=40, warmup_tokens=256, unplug_fraction=0.1),
+        sync=SyncConfig(every=20),
+        validate_every=20,
+        validation_sequences=8,
+        test_sequences=32,
+        checkpoint_every=20,
+    )
+
+
+def demo_compressed() -> SubspacesConfig:
+    """The demo's Llama with keys to 2% and values to 5%."""
+    return replace(demo_plain(), codec=CodecConfig(taylor_order=6))

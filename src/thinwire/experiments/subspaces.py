@@ -1,6 +1,7 @@
 """Which settings make which row of the subspaces paper, and which are ours?  Section 5, appendix C.1."""
 
 from dataclasses import replace
+from typing import Any
 
 from thinwire.subspaces.config import (
     CodecConfig,
@@ -18,8 +19,8 @@ PAPER_STEPS = 10_000
 def subspaces_small() -> SubspacesConfig:
     """Four ranks of one machine, 5.4M parameters, 2,048 tokens: keys to 2%, values to 5%, strictly causal.
 
-    d_kv = 512 gives ranks 10 and 26. theta comes from the chunk before, A has spectral norm 1 and the exponential goes to
-    order 6, so that a basis can turn as far as half a right angle. Measured figures: ``docs/log.md``.
+    d_kv = 512 gives ranks 10 and 26. theta comes from the chunk before, A has spectral norm 1 and the exponential goes
+    to order 6, so that a basis can turn far. Measured figures: ``docs/log.md``.
     """
     return SubspacesConfig(
         model=LlamaConfig(layers=2, width=512, heads=8, kv_heads=8, head_width=64, hidden=1024),
@@ -68,9 +69,9 @@ def subspaces_small_quantised() -> SubspacesConfig:
 def subspaces_800m() -> SubspacesConfig:
     """The paper's model (section 5.2, Tables 1 and 2): 793M parameters, 132,000 tokens over eight ranks.
 
-    Perplexity after 10,000 steps: 22.64 (FineWeb), 23.33 (C4), 25.27 (BookCorpus); 55K tokens/s at 300 Mbps. theta is the
-    paper's: one generator of Frobenius norm 1 to second order, from the chunk's own mean. All layers are compressed, where
-    the paper names the last one as an exception (docs/papers/subspaces.md has the arithmetic).
+    Perplexity after 10,000 steps: 22.64 (FineWeb), 23.33 (C4), 25.27 (BookCorpus); 55K tokens/s at 300 Mbps. theta is
+    the paper's: one generator of Frobenius norm 1 to second order, from the chunk's own mean. All layers are
+    compressed, where the paper names the last one as an exception (docs/papers/subspaces.md has the arithmetic).
     choice: hidden width and untied head that make about 800M parameters with GPT-2's vocabulary; theta_max 20 keeps the
     second-order error below 0.05; a global batch of one sequence.
     """
@@ -87,6 +88,6 @@ def subspaces_800m() -> SubspacesConfig:
     )
 
 
-def _small(**codec: object) -> SubspacesConfig:
+def _small(**codec: Any) -> SubspacesConfig:
     small = subspaces_small()
     return replace(small, codec=replace(small.codec, **codec))
