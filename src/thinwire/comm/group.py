@@ -97,6 +97,9 @@ class Group:
     def receive(self, specs: Sequence[TensorSpec], *, source: int, slot: int, tag: str) -> Pending:  # noqa: ARG002
         """Post the receive of one message now; ``wait`` gives its tensors.
 
+        Nothing on the wire says how long a message is: where the sender sends less than expected, gloo leaves the rest
+        as it was, and where it sends more, gloo ends the process. Ranks compare their settings before they begin.
+
         Args:
             specs: shapes and types of its tensors, as they were sent.
             source: the peer's rank.
