@@ -24,6 +24,7 @@ class Place:
         master: host of the store.
         port: the store's port.
         store_runs: the launcher already serves the store, so that no rank has to.
+        attempt: how often the launcher started all ranks again, in the same store.
     """
 
     rank: int
@@ -31,6 +32,7 @@ class Place:
     master: str
     port: int
     store_runs: bool = False
+    attempt: int = 0
 
 
 def place_from_environment() -> Place | None:
@@ -50,7 +52,9 @@ def place_from_environment() -> Place | None:
     if not 0 < port < 65536:
         raise _unusable(f"MASTER_PORT={port} is no port")
     runs = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true"
-    return Place(rank=rank, size=size, master=found["MASTER_ADDR"], port=port, store_runs=runs)
+    again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    attempt = int(again) if again.isdigit() else 0
+    return Place(rank=rank, size=size, master=found["MASTER_ADDR"], port=port, store_runs=runs, attempt=attempt)
 
 
 def _number(found: dict[str, str], name: str) -> int:

@@ -1,7 +1,8 @@
 """Where does each file of a run folder lie?  One place names them all."""
 
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from thinwire.base.errors import UserError
 from thinwire.base.files import read_json
 from thinwire.base.locks import exclusive_lock
+
+RETRY_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -97,4 +100,24 @@ def exclusive(folder: Path) -> Iterator[None]:
     """Hold a folder alone; a second process is told who holds it. The lock dies with the process."""
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(folder / "lock", place=folder):
+        yield
+
+
+@contextmanager
+def patiently_exclusive(folder: Path, *, seconds: float) -> Iterator[None]:
+    """As ``exclusive``, but a holder that is about to end is waited for.
+
+    Raises:
+        UserError: the folder was not free within ``seconds``.
+    """
+    deadline = time.monotonic() + seconds
+    with ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(exclusive(folder))
+                break
+            except UserError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_SECONDS)
         yield

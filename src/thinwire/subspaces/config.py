@@ -178,6 +178,8 @@ class LaunchConfig:
     """Threads of each; 0 divides this machine's cores."""
     timeout_seconds: float = 60.0
     """A peer that is silent for so long is lost."""
+    meeting_seconds: float = 120.0
+    """How long the ranks wait for each other at the start."""
     restart_lost: bool = True
     """Start a lost local rank again; it joins when the weights are next averaged."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -329,5 +331,6 @@ def _check_launch(config: SubspacesConfig, wrong: Violations) -> None:
     wrong.at_least("launch.ranks", launch.ranks, 1)
     wrong.at_least("launch.threads", launch.threads, 0)
     wrong.positive("launch.timeout_seconds", launch.timeout_seconds)
+    wrong.positive("launch.meeting_seconds", launch.meeting_seconds)
     wrong.at_least("launch.link_bits_per_s", launch.link_bits_per_s, 0.0)
     wrong.at_least("launch.link_delay_seconds", launch.link_delay_seconds, 0.0)

@@ -35,14 +35,17 @@ def hand_over(
     return {name: tensor for (name, _, _), tensor in zip(described, received, strict=True)}, meta
 
 
-def refuse_differences(group: Group, identity: dict[str, Any]) -> None:
-    """Raises UserError, on every rank, naming the first settings or data in which a rank differs from rank 0."""
+def refuse_differences(group: Group, identity: dict[str, Any], *, reference: int = 0) -> None:
+    """Raises UserError where a rank's settings or data differ from those of the rank ``reference``, naming them.
+
+    Every rank raises; where some train already, ``reference`` is one of them.
+    """
     everyone = gather_json(group, identity)
     for rank, other in enumerate(everyone):
-        if other != everyone[0]:
-            listed = "\n    ".join(["", *differing_keys(everyone[0], other)])
+        if other != everyone[reference]:
+            listed = "\n    ".join(["", *differing_keys(everyone[reference], other)])
             raise UserError(
-                f"rank {rank} differs from rank 0 ('there' is rank 0):{listed}",
+                f"rank {rank} differs from rank {reference} ('there' is rank {reference}):{listed}",
                 where=f"rank {rank}",
                 fix="start every rank with the same settings, the same data and the same version",
             )

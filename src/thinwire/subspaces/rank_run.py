@@ -4,34 +4,53 @@ All ranks take every decision at the same step from the same numbers: the heartb
 the log and the weights; when it is lost the next one does.
 """
 
-import time
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+import torch.distributed
 from torch import Tensor
 
-from thinwire.base.errors import InterruptedRunError, RunFailedError
-from thinwire.base.files import append_json_line, atomic_write
+from thinwire.base.errors import InterruptedRunError, RunFailedError, UserError
 from thinwire.base.progress import Task
 from thinwire.comm.collectives import barrier, gather_json
 from thinwire.comm.group import PeerLostError
-from thinwire.runs.layout import RunFolder
+from thinwire.config.fingerprint import as_record
 from thinwire.subspaces import saving
-from thinwire.subspaces.averaging import average_now
-from thinwire.subspaces.batches import step_targets
 from thinwire.subspaces.config import SubspacesConfig
 from thinwire.subspaces.handover import hand_over, refuse_differences
-from thinwire.subspaces.heartbeat import COUNTED_TAGS, Beat, Heartbeat
-from thinwire.subspaces.schedule import is_settling_step, learning_rate, phase_of
+from thinwire.subspaces.heartbeat import Beat, Heartbeat
+from thinwire.subspaces.journal import Journal
+from thinwire.subspaces.membership import Membership, Standing, compare_standings, first_at_work, unite
+from thinwire.subspaces.schedule import is_settling_step, phase_of
 from thinwire.subspaces.stock import named_theta_means
-from thinwire.subspaces.team import Meeting, Team, ask_to_join, await_invitation, invite, joiners
+from thinwire.subspaces.team import LeftBehindError, Meeting, Team
 from thinwire.subspaces.theta_record import theta_record
 from thinwire.subspaces.trainer import Compute, StepResult, Texts, Trainer, refuse_broken
 
-JOIN_TIMEOUTS = 60
-"""How many time-outs a rank that came back waits to be let in."""
+
+@runtime_checkable
+class Launcher(Protocol):
+    """Whoever started this process and may start another in its place."""
+
+    def at_work(self) -> None:
+        """This rank trains with the others now."""
+        ...
+
+    def give_up(self, pid: int) -> None:
+        """The others went on without this process, which may hang."""
+        ...
+
+
+class NoLauncher:
+    """Ranks that were started by hand or by torchrun."""
+
+    def at_work(self) -> None: ...
+
+    def give_up(self, pid: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -42,9 +61,10 @@ class Surroundings:
         run: the run folder.
         meeting: the store and this process's name.
         identity: what must be equal on all ranks, as plain values.
-        task: the bar of rank 0.
+        task: the bar.
         say: messages for people.
         should_stop: whether somebody asked this process to stop.
+        launcher: is told who works and who hangs.
     """
 
     run: Path
@@ -53,6 +73,7 @@ class Surroundings:
     task: Task
     say: Callable[[str], None]
     should_stop: Callable[[], bool]
+    launcher: Launcher
 
 
 class RankRun:
@@ -67,315 +88,296 @@ class RankRun:
 
     def __init__(self, config: SubspacesConfig, *, around: Surroundings, texts: Texts, compute: Compute) -> None:
         self.config, self.around, self.texts, self.compute = config, around, texts, compute
-        self._wants_stop = False
-        self._results: dict[int, StepResult] = {}
-        self._seconds_before = 0.0
-        self._began = time.perf_counter()
-        self._noted = 0
+        self.trainer: Trainer
+        self.membership = Membership(around.meeting, config.launch.ranks)
+        self.journal = Journal(config, run=around.run, ledger=around.meeting.ledger)
+        self.is_at_work = False
+        """It has a state that the run went on from, or was resumed from."""
+        self._wants_stop = self._has_joiner = False
+        self._is_step_done = True
+        self._members: dict[int, int] = {}
+        """Those the log knows to be at work, and their processes' numbers."""
 
-    # --- beginnings -------------------------------------------------------------------------------------------
+    def run(self, *, is_new: bool) -> None:
+        """Make every update that is left.
 
-    def start(self, members: tuple[int, ...]) -> None:
-        """Meet the others for the first time and go on from the newest checkpoint."""
-        team = self.around.meeting.connect(members, generation=0)
-        refuse_differences(team.main, self.around.identity)
-        self._adopt(Trainer(self.config, team=team, texts=self.texts, compute=self.compute))
-        self._resume()
+        Args:
+            is_new: the run is under way, and this rank comes to it; else all ranks start.
 
-    def join(self) -> None:
-        """Come to a run that is under way: wait until the ranks at work let this one in."""
-        meeting = self.around.meeting
-        ask_to_join(meeting.store, member=meeting.member)
-        seconds = JOIN_TIMEOUTS * meeting.timeout_seconds
-        generation, expected = await_invitation(meeting.store, member=meeting.member, seconds=seconds)
-        members, _ = meeting.agree(expected, generation=generation, step=0)
-        team = meeting.connect(members, generation=generation)
-        self._adopt(Trainer(self.config, team=team, texts=self.texts, compute=self.compute))
-        self._take_in(is_new=True)
+        Raises:
+            UserError: settings or data differ between the ranks, or a file is damaged.
+            InterruptedRunError: somebody asked to stop; a checkpoint of the last update is there.
+            RunFailedError: a loss was not finite, the ranks did not meet, or too few are left.
+        """
+        meet: Callable[[], Team | None] = self.membership.join if is_new else self.membership.first
+        lost: PeerLostError | None = None
+        while True:
+            try:
+                team = meet()
+                if team is None:
+                    return
+                self._begin(team, lost=lost)
+                self._train()
+                return
+            except PeerLostError as error:
+                lost = error
+                meet = partial(self.membership.without, self.trainer.team, error)
+            except LeftBehindError:
+                lost, self.is_at_work = None, False
+                meet = self.membership.join
+            except torch.distributed.DistError as error:
+                raise RunFailedError(
+                    f"the place where the ranks meet is gone ({str(error).splitlines()[0]})\n"
+                    "  fix:   give the same command again; it goes on from the last checkpoint"
+                ) from error
 
-    def _adopt(self, trainer: Trainer) -> None:
-        self.trainer, self.heartbeat = trainer, Heartbeat(trainer.team.main)
+    # --- a team comes together --------------------------------------------------------------------------------
+
+    def _begin(self, team: Team, *, lost: PeerLostError | None) -> None:
+        """Stand where the team stands: at a checkpoint, or where those at work are."""
+        if self.is_at_work:
+            self.trainer.join_team(team)
+        else:
+            self.trainer = Trainer(self.config, team=team, texts=self.texts, compute=self.compute)
+        self.heartbeat = Heartbeat(team.main)
+        self._wants_stop = self._has_joiner = False
+        standings = compare_standings(team, self._standing())
+        at_work = [rank for rank, one in enumerate(standings) if one.is_at_work]
+        self._refuse_differences(at_work)
+        if not at_work:
+            self._resume()
+            self._is_step_done = True
+        else:
+            root = standings[first_at_work(standings)]
+            unite(self.trainer, standings, config=self.config)
+            self._is_step_done = all(one.is_step_done for one in standings if one.is_at_work and one.step == root.step)
+            totals = tuple(max(one.totals[tag] for one in standings) for tag in range(len(root.totals)))
+            self.journal.go_on_from(seconds=root.seconds, totals=totals)
+        self.is_at_work = True
+        self.around.launcher.at_work()
+        if at_work:
+            self._tell_of_change(lost, standings)
+        self._members = dict(zip(team.members, (one.pid for one in standings), strict=True))
+
+    def _standing(self) -> Standing:
+        trainer, journal = self.trainer, self.journal
+        return Standing(
+            self.is_at_work,
+            trainer.step,
+            trainer.phase,
+            self._is_step_done,
+            journal.seconds,
+            journal.totals,
+            os.getpid(),
+        )
+
+    def _refuse_differences(self, at_work: list[int]) -> None:
+        main = self.trainer.team.main
+        try:
+            refuse_differences(main, self.around.identity, reference=at_work[0] if at_work else 0)
+        except UserError:
+            if main.rank in at_work:  # whoever differs leaves, and is missed
+                return
+            raise
 
     def _resume(self) -> None:
-        """Every rank stands where the newest checkpoint was made; rank 0's disk decides which that is."""
-        main, run = self.trainer.team.main, self.around.run
-        steps = gather_json(main, saving.last_step(run) if main.rank == 0 else 0)
-        step = steps[0]
-        if main.rank == 0:
+        """Every rank stands where the newest checkpoint was made, or at the beginning."""
+        main, run, rank = self.trainer.team.main, self.around.run, self.trainer.team.main.rank
+        steps: list[int] = gather_json(main, saving.last_step(run))
+        step = max(steps)
+        root = steps.index(step)
+        there = None
+        saving.forget_rank_after(run, rank=rank, step=step)
+        if rank == root:
             saving.sweep(run)
-            kept = saving.forget_after(RunFolder(run).log, step=step)
-            atomic_write(RunFolder(run).log, saving.as_lines(kept))
+            there = saving.load_weights(run, step=step) if step else None
+            saving.cut_log(self.journal.log, size=int(there.meta["log_bytes"]) if there else 0)
         if step == 0:
             barrier(main)
+            self.journal.go_on_from(seconds=0.0, totals=self.journal.totals)
             return
-        there = saving.load_weights(run, step=step) if main.rank == 0 else None
-        weights, meta = hand_over(main, None if there is None else (there.tensors, there.meta), root=0)
-        own = saving.load_rank(run, rank=main.rank, step=step, ranks_then=int(meta["ranks"]))
-        lacking = [rank for rank, has in enumerate(gather_json(main, own is not None)) if not has]
-        if lacking:
-            first, _ = hand_over(
-                main, None if own is None else (own, {}), root=min(set(range(main.size)) - set(lacking))
-            )
-            own = own if own is not None else first
-        assert own is not None
-        if int(meta["ranks"]) != main.size:
-            own = {name: tensor for name, tensor in own.items() if not name.startswith(("own.", "averaging."))}
-            self._tell(f"the checkpoint was made by {meta['ranks']} ranks; its chunks now lie on {main.size}")
+        weights, meta = hand_over(main, None if there is None else (there.tensors, there.meta), root=root)
+        own = self._own_part(step=step, ranks_then=int(meta["ranks"]))
         self.trainer.load_state(step=step, phase=meta["phase"], weights=weights, own=own)
-        self._seconds_before = float(meta["seconds"])
-        self._event("resumed", step=step, ranks=main.size)
+        self.journal.go_on_from(seconds=float(meta["seconds"]), totals=meta["wire_bytes"])
+        if int(meta["ranks"]) != main.size:
+            self._tell(f"the checkpoint was made by {meta['ranks']} ranks; its chunks now lie on {main.size}")
+        self.journal.change(main, "resumed", step=step)
+
+    def _own_part(self, *, step: int, ranks_then: int) -> dict[str, Tensor]:
+        """Moments and averaging of this rank at a checkpoint; where its machine has none, or the number of ranks is
+        another, the moments of a rank that has them."""
+        main, run = self.trainer.team.main, self.around.run
+        own = saving.load_rank(run, rank=main.rank, step=step, ranks_then=ranks_then)
+        have = [rank for rank, has in enumerate(gather_json(main, own is not None)) if has]
+        if not have:
+            raise UserError(
+                f"no rank has its part of the checkpoint of update {step}",
+                where=str(run / "ranks"),
+                fix="restore the folder 'ranks' from a copy, or remove this checkpoint to go on from the one before",
+            )
+        is_whole = len(have) == main.size == ranks_then
+        if len(have) < main.size:
+            first, _ = hand_over(main, None if own is None else (own, {}), root=have[0])
+            own = first if own is None else own
+        assert own is not None
+        if is_whole:
+            return own
+        return {name: tensor for name, tensor in own.items() if not name.startswith(("own.", "averaging."))}
+
+    def _tell_of_change(self, lost: PeerLostError | None, standings: list[Standing]) -> None:
+        team, step = self.trainer.team, self.trainer.step
+        gone = sorted(set(self._members) - set(team.members))
+        new = [name for name, one in zip(team.members, standings, strict=True) if not one.is_at_work]
+        size = team.main.size
+        if gone:
+            reason = str(lost) if lost is not None else "it did not come to the meeting"
+            self.journal.change(team.main, "lost rank", step=step, members=gone, reason=reason)
+            self._tell(f"{reason}; going on with {size} ranks from update {step}")
+            for name in gone if team.main.rank == 0 else ():
+                self.around.launcher.give_up(self._members[name])
+        if new:
+            self.journal.change(team.main, "joined", step=step, members=new)
+            self._tell(f"rank {', '.join(map(str, new))} joined at update {step}; {size} ranks now")
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Make every update that is left.
-
-        Raises:
-            InterruptedRunError: somebody asked to stop; a checkpoint of the last update is there.
-            RunFailedError: a loss was not finite, or too few ranks are left.
-        """
-        while True:
-            try:
-                if self.trainer.step >= self.config.optimizer.steps:
-                    break
-                self._step()
-            except PeerLostError as lost:
-                self._go_on_without(lost)
-        self._flush()
-        barrier(self.trainer.team.main)
+    def _train(self) -> None:
+        """Make updates until the last one, or until a rank is lost."""
+        if not self._is_step_done:
+            self._after_step()
+        while self.trainer.step < self.config.optimizer.steps:
+            self._step()
+        self.around.meeting.end()
+        try:
+            barrier(self.trainer.team.main)
+        except PeerLostError:
+            return  # whoever is lost now is not missed
         self.trainer.team.close()
 
     def _step(self) -> None:
         trainer = self.trainer
         following = phase_of(trainer.step + 1, self.config)
         if following != trainer.phase:
-            self._change_phase(following)
+            what = trainer.change_phase(following)
+            self.journal.event(trainer.team.main, what, step=trainer.step, phase=following)
+            if trainer.step > 0:
+                self._validate()
         result = trainer.train_step()
-        step = trainer.step
-        self._results[step] = result
+        self._is_step_done = False
+        self.journal.keep(trainer.step, result)
         self._decide(self.heartbeat.collect())
         self._beat(result)
-        self.around.task.advance()
-        if is_settling_step(step, self.config) or self._wants_stop:
-            self._flush()
-        if step % self.config.validate_every == 0 or step == self.config.optimizer.steps:
+        if trainer.team.main.rank == 0:
+            self.around.task.advance()
+        self._after_step()
+
+    def _after_step(self) -> None:
+        """What is due after the update just made; ranks that lost one on the way do it again."""
+        trainer, step, steps = self.trainer, self.trainer.step, self.config.optimizer.steps
+        is_settled, is_last = is_settling_step(step, self.config), step == steps
+        validates = step % self.config.validate_every == 0 or is_last
+        if is_settled or validates or self._wants_stop or self._has_joiner:
+            self._decide(self.heartbeat.collect())
+        if validates:
             self._validate()
-        if self._wants_stop:
-            self._save(is_settled=is_settling_step(step, self.config))
+        if self._wants_stop or step % self.config.checkpoint_every == 0 or is_last:
+            self._save(is_settled=is_settled)
+        self._is_step_done = True
+        if self._wants_stop and not is_last:
             trainer.team.close()
             raise InterruptedRunError(f"stopped after update {step}")
-        if step % self.config.checkpoint_every == 0 or step == self.config.optimizer.steps:
-            self._save(is_settled=True)
-
-    def _change_phase(self, following: str) -> None:
-        what = self.trainer.change_phase(following)  # type: ignore[arg-type]
-        self._event(what, step=self.trainer.step, phase=following)
-        if self.trainer.step > 0:
-            self._validate()
+        if self._has_joiner and not is_last:
+            self._admit()
 
     def _beat(self, result: StepResult) -> None:
-        team, ledger = self.trainer.team, self.around.meeting.ledger
+        team = self.trainer.team
         missing = len(team.members) < self.config.launch.ranks
-        knocks = team.main.rank == 0 and missing and bool(self._waiting())
-        counts = tuple(ledger.total(tag=tag) for tag in COUNTED_TAGS)
         beat = Beat(
             self.trainer.step,
             result.loss,
             wants_stop=self.around.should_stop(),
             is_broken=result.is_broken,
-            has_joiner=knocks,
-            wire_bytes=counts,
+            has_joiner=team.main.rank == 0 and missing and bool(self.membership.waiting(team)),
+            wire_bytes=self.journal.sent(),
         )
         self.heartbeat.send(beat)
 
-    def _flush(self) -> None:
-        """Read the beats of the step just made instead of waiting for the next."""
-        self._decide(self.heartbeat.collect())
-
     def _decide(self, beats: list[Beat] | None) -> None:
+        """Everyone reads the same beats at the same step."""
         if not beats:
             return
-        step = beats[0].step
-        self._record(step, beats)
         if any(beat.is_broken for beat in beats):
-            self._stop_broken(step, beats)
-        if any(beat.wants_stop for beat in beats):
-            self._wants_stop = True
-        elif any(beat.has_joiner for beat in beats):
-            self._admit()
+            self._stop_broken(beats)
+        if words := self.journal.step(self.trainer.team.main, beats):
+            self.around.task.note(words)
+        self._wants_stop |= any(beat.wants_stop for beat in beats)
+        self._has_joiner |= any(beat.has_joiner for beat in beats)
 
-    def _stop_broken(self, step: int, beats: list[Beat]) -> None:
-        """Keep the weights before the update that went wrong, where all ranks hold the same, and end."""
-        if self.config.sync.every == 1 and self.trainer.is_halted:
-            self.trainer.step = step - 1
-            if step > 1:
-                self._save(is_settled=True)
-        self._event("not finite", step=step - 1)
-        refuse_broken([beat.loss for beat in beats], step=step)
+    def _stop_broken(self, beats: list[Beat]) -> None:
+        """End; where all ranks hold the weights before the update that went wrong, keep those first."""
+        step, main = beats[0].step, self.trainer.team.main
+        kept = saving.last_step(self.around.run)
+        if self.config.sync.every == 1 and all(beat.is_broken for beat in beats) and step > 1:
+            self.trainer.step = kept = step - 1
+            self._save(is_settled=True)
+        self.journal.step(main, beats)
+        self.journal.event(main, "not finite", step=step)
+        self.trainer.team.close()
+        refuse_broken([beat.loss for beat in beats], step=step, kept=kept)
 
-    # --- what is written --------------------------------------------------------------------------------------
-
-    def _record(self, step: int, beats: list[Beat]) -> None:
-        result = self._results.pop(step, None)
-        if result is None or (step % self.config.log_every and step != self.config.optimizer.steps):
+    def _admit(self) -> None:
+        """Let waiting ranks in, at an average of the weights."""
+        trainer, team = self.trainer, self.trainer.team
+        self._has_joiner = False
+        new: list[int] = gather_json(team.main, list(self.membership.waiting(team)) if team.main.rank == 0 else [])[0]
+        if not new:
             return
-        phase = phase_of(step, self.config)
-        targets = step_targets(self.config, is_warmup=phase == "warm-up")
-        loss = sum(beat.loss for beat in beats) / targets
-        self.around.task.note(f"{phase}, loss {loss:.3f}")
-        finite = not any(beat.is_broken for beat in beats)
-        totals = [sum(counts) for counts in zip(*(beat.wire_bytes for beat in beats), strict=True)]
-        self._write(
-            kind="step",
-            step=step,
-            phase=phase,
-            loss_nats_per_token=loss if finite else None,
-            learning_rate=learning_rate(step, self.config.optimizer),
-            gradient_norm=result.gradient_norm if finite else None,
-            seconds=result.seconds,
-            tokens=self._tokens(step),
-            ranks=len(beats),
-            wire_bytes=dict(zip(COUNTED_TAGS, totals, strict=True)),
-        )
+        if trainer.averaging is not None:
+            trainer.averaging.settle(trainer.step)
+        barrier(team.main)
+        self._begin(self.membership.with_new(team, new), lost=None)
 
     def _validate(self) -> None:
         trainer = self.trainer
-        found = trainer.validate()
-        self._write(
-            kind="validation",
-            step=trainer.step,
-            phase=trainer.phase,
-            loss_nats_per_token=found.loss,
-            sequences=found.num_sequences,
-            seconds=self._seconds(),
-            tokens=self._tokens(trainer.step),
-        )
+        self.journal.validation(trainer, trainer.validate())
         record = theta_record(trainer)
         if record:
-            self._write(kind="theta", step=trainer.step, **record)
+            self.journal.write(trainer.team.main, kind="theta", step=trainer.step, **record)
 
     def _save(self, *, is_settled: bool) -> None:
         """All ranks' states, then the weights with their description: the commit."""
-        trainer, run, main = self.trainer, self.around.run, self.trainer.team.main
-        saving.save_rank(run, rank=main.rank, step=trainer.step, tensors=trainer.own_state())
-        mean = trainer.mean_theta(keep=not is_settled) if trainer.phase == "compressed" else {}
-        barrier(main)
-        if main.rank == 0:
-            weights = {name: tensor.cpu() for name, tensor in trainer.replica.weights().items()}
-            meta = {
-                "phase": trainer.phase,
-                "ranks": main.size,
-                "members": list(trainer.team.members),
-                "tokens": self._tokens(trainer.step),
-                "seconds": self._seconds(),
-                "vocab_size": self.texts.train.vocab_size,
-                "settled": is_settled,
-            }
-            saving.save_weights(run, step=trainer.step, weights=weights | named_theta_means(mean), meta=meta)
-        barrier(main)
-
-    def _tokens(self, step: int) -> int:
-        warm = min(step, self.config.phases.warmup_steps)
-        return warm * step_targets(self.config, is_warmup=True) + (step - warm) * step_targets(
-            self.config, is_warmup=False
-        )
-
-    def _seconds(self) -> float:
-        return self._seconds_before + time.perf_counter() - self._began
-
-    def _write(self, **record: Any) -> None:
-        if self.trainer.team.main.rank == 0:
-            append_json_line(RunFolder(self.around.run).log, record)
-
-    def _event(self, what: str, *, step: int, **details: Any) -> None:
-        self._write(kind="event", step=step, what=what, **details)
+        trainer, run, main, journal = self.trainer, self.around.run, self.trainer.team.main, self.journal
+        own = trainer.own_state()
+        sent = journal.sent()
+        with journal.uncounted():
+            saving.save_rank(run, rank=main.rank, step=trainer.step, tensors=own)
+            mean = trainer.mean_theta(keep=not is_settled) if trainer.phase == "compressed" else {}
+            weights = trainer.replica.weights() if is_settled else trainer.mean_weights()
+            everyone = gather_json(main, sent)
+            if main.rank == 0:
+                meta = {
+                    "phase": trainer.phase,
+                    "ranks": main.size,
+                    "members": list(trainer.team.members),
+                    "tokens": journal.tokens(trainer.step),
+                    "seconds": journal.seconds,
+                    "wire_bytes": journal.sum_of(everyone),
+                    "log_bytes": journal.size(),
+                    "vocab_size": self.texts.train.vocab_size,
+                    "settled": is_settled,
+                }
+                tensors = {name: tensor.cpu() for name, tensor in weights.items()}
+                saving.save_weights(run, step=trainer.step, weights=tensors | named_theta_means(mean), meta=meta)
+            barrier(main)
 
     def _tell(self, text: str) -> None:
         if self.trainer.team.main.rank == 0:
             self.around.say(text)
 
-    # --- lost and new ranks -----------------------------------------------------------------------------------
-
-    def _go_on_without(self, lost: PeerLostError) -> None:
-        """Meet the survivors again, average, and share out the chunks anew."""
-        old, meeting = self.trainer.team, self.around.meeting
-        old.close()
-        if lost.rank == old.main.rank:
-            raise RunFailedError(str(lost))
-        name = old.members[lost.rank]
-        expected = [member for member in old.members if member != name]
-        generation = old.generation + 1
-        members, _ = meeting.agree(expected, generation=generation, step=self.trainer.step)
-        self._move(meeting.connect(members, generation=generation))
-        self._take_in(is_new=False)
-        gone = sorted(set(old.members) - set(members))
-        step = self.trainer.step
-        self._event("lost rank", step=step, members=gone, reason=lost.reason, ranks=len(members))
-        self._tell(f"{lost.reason}; going on with {len(members)} ranks from update {step}")
-
-    def _waiting(self) -> tuple[int, ...]:
-        candidates = sorted(set(range(self.config.launch.ranks)) - set(self.trainer.team.members))
-        return joiners(self.around.meeting.store, candidates=candidates)
-
-    def _admit(self) -> None:
-        """Let waiting ranks in, at an average of the weights."""
-        old, meeting = self.trainer.team, self.around.meeting
-        new: list[int] = gather_json(old.main, list(self._waiting()) if old.main.rank == 0 else [])[0]
-        if not new:
-            return
-        if self.trainer.averaging is not None:
-            self.trainer.averaging.settle(self.trainer.step)
-        barrier(old.main)
-        generation, expected = old.generation + 1, sorted({*old.members, *new})
-        if old.main.rank == 0:
-            for member in new:
-                invite(meeting.store, member=member, generation=generation, expected=expected)
-        old.close()
-        members, _ = meeting.agree(expected, generation=generation, step=self.trainer.step)
-        self._move(meeting.connect(members, generation=generation))
-        self._take_in(is_new=False)
-        self._event("joined", step=self.trainer.step, members=new, ranks=len(members))
-        self._tell(f"rank {', '.join(map(str, new))} joined at update {self.trainer.step}; {len(members)} ranks now")
-
-    def _move(self, team: Team) -> None:
-        self.trainer.join_team(team)
-        self.heartbeat = Heartbeat(team.main)
-
-    def _take_in(self, *, is_new: bool) -> None:
-        """One model on all ranks of a new team: the mean of those that trained; a new rank gets a copy."""
-        trainer, main = self.trainer, self.trainer.team.main
-        everyone = gather_json(main, {"new": is_new, "step": trainer.step, "phase": trainer.phase})
-        at_work = [rank for rank, one in enumerate(everyone) if not one["new"]]
-        if not at_work:
-            raise RunFailedError("no rank that trained is left")
-        step = max(everyone[rank]["step"] for rank in at_work)
-        phase = phase_of(step, self.config) if step else "warm-up"
-        ready = [rank for rank in at_work if everyone[rank]["phase"] == phase] or at_work
-        if not any(one["new"] for one in everyone) and len(ready) == len(everyone):
-            average_now(trainer.parameters(), main, config=self.config.sync)
-            trainer.settle_at(step)
-            return
-        root = ready[0]
-        mine = (trainer.state_for_others(), {"phase": everyone[root]["phase"]}) if main.rank == root else None
-        tensors, meta = hand_over(main, mine, root=root)
-        if main.rank not in ready:
-            trainer.load_state(
-                step=step,
-                phase=meta["phase"],
-                weights=_part(tensors, "weights."),
-                own=_part(tensors, "own_state."),
-            )
-        trainer.settle_at(step)
-
-
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
 
 def identity_of(config: SubspacesConfig, *, data: str, version: str) -> dict[str, Any]:
     """What all ranks must agree on, as plain values."""
-    from thinwire.config.fingerprint import as_record
-
     record = as_record(replace(config))
     for machine_dependent in ("threads", "device", "precision", "restart_lost"):
         record["launch"].pop(machine_dependent)

@@ -17,12 +17,13 @@ from thinwire.data.corpus import Corpus
 from thinwire.data.tokens import open_tokens
 from thinwire.launch.group import run_ranks
 from thinwire.launch.local import Command, available_cores
-from thinwire.runs.layout import RunFolder, exclusive
+from thinwire.runs.layout import RunFolder, exclusive, patiently_exclusive
 from thinwire.runs.start import Start, refuse_foreign_folder, start_or_go_on
 from thinwire.subspaces import saving
 from thinwire.subspaces.config import SubspacesConfig, check, result_record
 from thinwire.subspaces.llama import Llama
 from thinwire.subspaces.scoring import evaluate
+from thinwire.subspaces.team import mark_gone, meeting_place
 
 WORKER = "thinwire.subspaces.worker"
 LOCALHOST = "127.0.0.1"
@@ -67,18 +68,18 @@ def train(
             where="WORLD_SIZE",
             fix=f"give --launch.ranks {place.size}, or start {config.launch.ranks} ranks",
         )
-    with exclusive(out if place is None else saving.rank_folder(out, place.rank)):
-        if place is None or place.rank == 0 or not RunFolder(out).config.is_file():
+    if place is not None:
+        with patiently_exclusive(out, seconds=config.launch.meeting_seconds):  # ranks may share the folder
             open_or_create(config, corpus=corpus, out=out, preset=preset, command=command)
+        with patiently_exclusive(saving.rank_folder(out, place.rank), seconds=config.launch.timeout_seconds):
+            be_rank(config, corpus=corpus, out=out, place=place, voice=voice)
+            return score(out, config=config, voice=voice) if place.rank == 0 else {}
+    with exclusive(out):
+        open_or_create(config, corpus=corpus, out=out, preset=preset, command=command)
         if saving.last_step(out) < config.optimizer.steps:
-            if place is None:
-                start_ranks(config, out=out, voice=voice)
-            else:
-                be_rank(config, corpus=corpus, out=out, place=place, voice=voice)
+            start_ranks(config, out=out, voice=voice)
         else:
             voice.say("already trained, kept")
-        if place is not None and place.rank != 0:
-            return {}
         return score(out, config=config, voice=voice)
 
 
@@ -126,8 +127,10 @@ def start_ranks(config: SubspacesConfig, *, out: Path, voice: Voice) -> None:
     """All ranks on this machine; the store where they meet lives in this process."""
     launch, steps = config.launch, config.optimizer.steps
     store = open_store(host=LOCALHOST, port=0, serve=True, timeout_seconds=launch.timeout_seconds)
+    meeting = meeting_place(store)
     threads = launch.threads or max(1, available_cores() // launch.ranks)
     bar: list[Task] = []
+    at_work = set(range(launch.ranks))
 
     def command(member: int, role: str) -> Command:
         arguments = (str(out), str(member), LOCALHOST, str(store.port), role, str(threads))
@@ -138,7 +141,9 @@ def start_ranks(config: SubspacesConfig, *, out: Path, voice: Voice) -> None:
             voice.say(message["text"])
         elif message["type"] == "lost":
             voice.say(f"{message['text']}; the others go on")
-        elif message["type"] in ("advance", "note") and name == "rank 0":
+        elif message["type"] == "at_work":
+            at_work.add(_member(name))
+        elif message["type"] in ("advance", "note"):
             if not bar:
                 bar.append(voice.progress.task(f"training on {launch.ranks} ranks", steps - saving.last_step(out)))
             if message["type"] == "note":
@@ -147,14 +152,23 @@ def start_ranks(config: SubspacesConfig, *, out: Path, voice: Voice) -> None:
                 bar[0].advance(message["count"])
 
     def on_lost(name: str) -> Command | None:
-        may_come_back = launch.restart_lost and launch.ranks > 1
-        return command(int(name.removeprefix("rank ")), "join") if may_come_back else None
+        member = _member(name)
+        at_work.discard(member)
+        mark_gone(meeting, member=member)
+        if not at_work:
+            fix = "give the same command again; it goes on from the last checkpoint"
+            raise RunFailedError(f"all ranks are lost; the last one was {name}\n  fix:   {fix}")
+        return command(member, "join") if launch.restart_lost and launch.ranks > 1 else None
 
     run_ranks([command(member, "start") for member in range(launch.ranks)], on_message=on_message, on_lost=on_lost)
     for one in bar:
         one.close()
     if saving.last_step(out) < steps:
         raise RunFailedError(f"the ranks ended at update {saving.last_step(out)} of {steps}")
+
+
+def _member(name: str) -> int:
+    return int(name.removeprefix("rank "))
 
 
 def be_rank(config: SubspacesConfig, *, corpus: Corpus, out: Path, place: Place, voice: Voice) -> None:
@@ -168,7 +182,7 @@ def be_rank(config: SubspacesConfig, *, corpus: Corpus, out: Path, place: Place,
         config,
         corpus=corpus,
         root=out,
-        seat=Seat(place.rank, place.master, place.port, role, threads),
+        seat=Seat(place.rank, place.master, place.port, role, threads, place.attempt),
         task=voice.progress.task(f"rank {place.rank}", config.optimizer.steps),
         say=voice.say,
         should_stop=interrupt_requested(),

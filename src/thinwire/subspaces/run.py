@@ -15,10 +15,11 @@ from thinwire.comm.process import open_store
 from thinwire.data.corpus import Corpus
 from thinwire.data.reopen import reopen
 from thinwire.data.tokens import open_tokens
-from thinwire.runs.layout import RunFolder
+from thinwire.runs.layout import RunFolder, patiently_exclusive
 from thinwire.subspaces.config import LaunchConfig, SubspacesConfig, read_config
-from thinwire.subspaces.rank_run import RankRun, Surroundings, identity_of
-from thinwire.subspaces.team import Meeting
+from thinwire.subspaces.rank_run import Launcher, NoLauncher, RankRun, Surroundings, identity_of
+from thinwire.subspaces.saving import rank_folder
+from thinwire.subspaces.team import Meeting, meeting_place
 from thinwire.subspaces.trainer import Compute, Texts
 
 
@@ -31,6 +32,7 @@ class Seat:
         host, port: the store where all meet.
         role: ``serve`` serves that store too; ``start`` begins with all others; ``join`` comes to a run under way.
         threads: for arithmetic.
+        attempt: a store that outlives the ranks has one meeting place for each time they were started.
     """
 
     member: int
@@ -38,10 +40,17 @@ class Seat:
     port: int
     role: str
     threads: int
+    attempt: int = 0
 
 
 def run_rank(
-    root: Path, *, seat: Seat, task: Task, say: Callable[[str], None], should_stop: Callable[[], bool]
+    root: Path,
+    *,
+    seat: Seat,
+    task: Task,
+    say: Callable[[str], None],
+    should_stop: Callable[[], bool],
+    launcher: Launcher | None = None,
 ) -> None:
     """Train one rank of the run in ``root`` to its end.
 
@@ -52,7 +61,17 @@ def run_rank(
     """
     folder = RunFolder(root)
     config, corpus = read_config(folder), reopen(folder.read_data_record())
-    train_rank(config, corpus=corpus, root=root, seat=seat, task=task, say=say, should_stop=should_stop)
+    with patiently_exclusive(rank_folder(root, seat.member), seconds=config.launch.timeout_seconds):
+        train_rank(
+            config,
+            corpus=corpus,
+            root=root,
+            seat=seat,
+            task=task,
+            say=say,
+            should_stop=should_stop,
+            launcher=launcher,
+        )
 
 
 def train_rank(
@@ -64,26 +83,31 @@ def train_rank(
     task: Task,
     say: Callable[[str], None],
     should_stop: Callable[[], bool],
+    launcher: Launcher | None = None,
 ) -> None:
     """As ``run_rank``, with the run's parts at hand."""
     torch.set_num_threads(seat.threads)
     launch = config.launch
     store = open_store(
-        host=seat.host, port=seat.port, serve=seat.role == "serve", timeout_seconds=launch.timeout_seconds
+        host=seat.host, port=seat.port, serve=seat.role == "serve", timeout_seconds=launch.meeting_seconds
     )
-    meeting = Meeting(store, seat.member, launch.timeout_seconds, link_of(launch), Ledger())
+    meeting = Meeting(
+        meeting_place(store, attempt=seat.attempt),
+        member=seat.member,
+        timeout_seconds=launch.timeout_seconds,
+        first_seconds=launch.meeting_seconds,
+        link=link_of(launch),
+        ledger=Ledger(),
+        should_stop=should_stop,
+    )
     identity = identity_of(config, data=corpus.fingerprint, version=thinwire.__version__)
     rank = RankRun(
         config,
-        around=Surroundings(root, meeting, identity, task, say, should_stop),
+        around=Surroundings(root, meeting, identity, task, say, should_stop, launcher or NoLauncher()),
         texts=Texts(open_tokens(corpus, "train"), open_tokens(corpus, "valid")),
         compute=compute_of(launch, member=seat.member),
     )
-    if seat.role == "join":
-        rank.join()
-    else:
-        rank.start(tuple(range(launch.ranks)))
-    rank.run()
+    rank.run(is_new=seat.role == "join")
 
 
 def link_of(launch: LaunchConfig) -> Link | None:

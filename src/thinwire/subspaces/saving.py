@@ -1,16 +1,15 @@
 """What does a context-parallel run keep, and where does it go on?  One copy of the weights, every rank's own state.
 
 Ranks write theirs first; rank 0's description, written last, makes the checkpoint count. Where a person stops a run
-between two averages, every rank's own weights are kept with its state.
+between two averages, every rank's own weights are kept with its state, and the one copy is their mean.
 """
 
-import json
+import os
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from thinwire.base.files import read_json_lines
 from thinwire.runs import checkpoint
 from thinwire.runs.layout import RunFolder
 
@@ -60,18 +59,20 @@ def load_rank(run: Path, *, rank: int, step: int, ranks_then: int) -> dict[str, 
     return checkpoint.load(folder, step).tensors if step in checkpoint.list_updates(folder) else None
 
 
+def forget_rank_after(run: Path, *, rank: int, step: int) -> None:
+    """Remove a rank's parts of checkpoints that were never committed: they must not pass for the newest."""
+    folder = rank_folder(run, rank)
+    for later in [found for found in checkpoint.list_updates(folder) if found > step]:
+        (folder / f"{later:08d}.json").unlink()
+    checkpoint.sweep(folder)
+
+
 def sweep(run: Path) -> None:
-    """Remove leftovers of interrupted writes."""
+    """Remove leftovers of interrupted writes of the weights."""
     checkpoint.sweep(weights_folder(run))
-    for folder in sorted((run / "ranks").glob("[0-9]*")):
-        checkpoint.sweep(folder)
 
 
-def forget_after(log: Path, *, step: int) -> list[dict[str, Any]]:
-    """The log's records up to a step; those behind it belong to updates that will be made again."""
-    return [r for r in read_json_lines(log) if int(r.get("step", 0)) <= step]
-
-
-def as_lines(records: list[dict[str, Any]]) -> bytes:
-    """JSON lines."""
-    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
+def cut_log(log: Path, *, size: int) -> None:
+    """Drop what was written after a checkpoint: the updates are made, and written down, again."""
+    if log.exists() and log.stat().st_size > size:
+        os.truncate(log, size)

@@ -19,7 +19,7 @@ from thinwire.comm.collectives import gather_json
 from thinwire.data.tokens import TokenStream, draw_sequences, evaluation_sequences
 from thinwire.subspaces import phases
 from thinwire.subspaces.attention import ContextAttention
-from thinwire.subspaces.averaging import WeightAveraging, sum_gradients
+from thinwire.subspaces.averaging import WeightAveraging, average_now, sum_gradients
 from thinwire.subspaces.batches import Batch, local_part, step_sequences, step_targets, warmup_batch
 from thinwire.subspaces.config import SubspacesConfig
 from thinwire.subspaces.exchange import Place
@@ -342,18 +342,27 @@ class Trainer:
     def settle_at(self, step: int) -> None:
         """All ranks hold one model now, at this step."""
         self.step = step
-        if self.averaging is not None:
-            self.averaging.settled_at = step
+        self.join_team(self.team)  # an outer step starts from these weights, equal on all ranks
+
+    def mean_weights(self) -> dict[str, Tensor]:
+        """Of the replicas, where they differ; all ranks call this."""
+        found = self.replica.weights()
+        if self.averaging is None:
+            return found
+        means = {name: parameter.detach().clone() for name, parameter in self.named().items()}
+        average_now(list(means.values()), self.team.main, config=self.config.sync)
+        return found | means
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-def refuse_broken(losses: Sequence[float], *, step: int) -> None:
-    """Raises RunFailedError naming the step whose loss was not finite."""
+def refuse_broken(losses: Sequence[float], *, step: int, kept: int) -> None:
+    """Raises RunFailedError naming the step whose loss was not finite, and the checkpoint that is there (0: none)."""
+    left = f"the weights after update {kept} are kept" if kept else "no checkpoint had been written"
     raise RunFailedError(
         f"the loss of update {step} is not finite ({', '.join(f'{loss:g}' for loss in losses)} on the ranks)\n"
-        "  the weights before it are kept; lower the learning rate (--optimizer.learning-rate) or clip harder "
+        f"  {left}; lower the learning rate (--optimizer.learning-rate) or clip harder "
         "(--optimizer.clip-norm), in a new run folder"
     )

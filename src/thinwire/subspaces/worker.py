@@ -6,18 +6,16 @@ ROLE is ``serve`` (this rank serves the store where all meet), ``start``, or ``j
 import sys
 from pathlib import Path
 
-from thinwire.launch.messages import PipeTask, exit_with, say, stop_requested
+from thinwire.launch.messages import PipeTask, exit_with, give_up, say, send, stop_requested
 from thinwire.subspaces.run import Seat, run_rank
 
 
-class _Quiet:
-    """The bar of every rank but the first."""
+class _Parent:
+    def at_work(self) -> None:
+        send({"type": "at_work"})
 
-    def advance(self, count: int = 1) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
+    def give_up(self, pid: int) -> None:
+        give_up(pid)
 
 
 def main(arguments: list[str]) -> int:
@@ -28,9 +26,10 @@ def main(arguments: list[str]) -> int:
         run_rank(
             Path(root),
             seat=Seat(int(member), host, int(port), role, int(threads)),
-            task=PipeTask() if int(member) == 0 else _Quiet(),
+            task=PipeTask(),
             say=say,
             should_stop=should_stop,
+            launcher=_Parent(),
         )
     except BrokenPipeError:
         return 1
