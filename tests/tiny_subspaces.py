@@ -10,10 +10,11 @@ from thinwire.base.errors import InterruptedRunError
 from thinwire.config.fingerprint import as_record, flatten
 from thinwire.data.corpus import Corpus
 from thinwire.data.prepare import PrepareOptions, prepare
+from thinwire.data.tokens import open_tokens
 from thinwire.experiments.registry import preset
 from thinwire.runs.layout import RunFolder
 from thinwire.runs.results import keep_result
-from thinwire.subspaces import recipe
+from thinwire.subspaces import recipe, saving
 from thinwire.subspaces.config import (
     CodecConfig,
     LaunchConfig,
@@ -23,6 +24,7 @@ from thinwire.subspaces.config import (
     SequenceConfig,
     SubspacesConfig,
 )
+from thinwire.subspaces.replica import Replica
 from thinwire.subspaces.run import Seat, train_rank
 from thinwire.subspaces.scoring import evaluate
 from tiny_runs import NoTask, prepared_data, write_texts
@@ -117,3 +119,15 @@ def flags(config: SubspacesConfig) -> list[str]:
 def checkpoint_files(run: Path) -> list[Path]:
     """Of the weights, oldest first."""
     return sorted((RunFolder(run).root / "checkpoints").glob("*.safetensors"))
+
+
+def untrained_run(config: SubspacesConfig, *, data: Path, out: Path, scale: float = 4.0) -> Path:
+    """A run whose one checkpoint holds first weights, its matrices scaled up so that logits differ between tokens."""
+    corpus = Corpus.open(data)
+    recipe.open_or_create(config, corpus=corpus, out=out, preset=PRESET)
+    vocab_size = open_tokens(corpus, "train").vocab_size
+    first = Replica(config, vocab_size=vocab_size).weights()
+    weights = {name: tensor if tensor.dim() == 1 else scale * tensor for name, tensor in first.items()}
+    meta = {"phase": "warm-up", "vocab_size": vocab_size, "ranks": 1}
+    saving.save_weights(out, step=1, weights=weights, meta=meta)
+    return out

@@ -38,6 +38,8 @@ def place(tmp_path: Path, tiny_data: Path, tiny_run: Path) -> Place:
     (root / "broken.jsonl").write_text('{"text": "some words"}\n{"text": \n')
     (root / "other-kind").mkdir()
     (root / "other-kind" / "config.json").write_text('{"kind": "subspaces"}')
+    (root / "unknown-kind").mkdir()
+    (root / "unknown-kind" / "config.json").write_text('{"kind": "future"}')
     run = copy_of(tiny_run, tmp_path / "run")
     return Place(root, tiny_data, run, tmp_path / "out")
 
@@ -90,7 +92,7 @@ OTHERS: dict[str, tuple[Argv, str]] = {
     "evaluate a missing run": (lambda p: ["evaluate", p.root / "none"], "not a run folder"),
     "evaluate a file": (lambda p: ["evaluate", p.root / "short.txt"], "not a run folder"),
     "evaluate a data folder": (lambda p: ["evaluate", p.data], "not a run folder"),
-    "evaluate a run of another kind": (lambda p: ["evaluate", p.root / "other-kind"], "of kind 'subspaces'"),
+    "evaluate a run of an unknown kind": (lambda p: ["evaluate", p.root / "unknown-kind"], "unknown kind: 'future'"),
     "evaluate on a missing text": (lambda p: ["evaluate", p.run, "--on", p.root / "none"], "no such file"),
     "evaluate on an empty text": (lambda p: ["evaluate", p.run, "--on", p.root / "empty.txt"], "is empty"),
     "evaluate on an empty folder": (lambda p: ["evaluate", p.run, "--on", p.root / "empty-folder"], "is empty"),
