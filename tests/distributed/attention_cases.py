@@ -28,7 +28,7 @@ from thinwire.subspaces.schedule import Phase
 from thinwire.subspaces.sequence import Layout, make_layout
 from thinwire.subspaces.theta import ThetaAddress
 
-VOCABULARY, STEP, SEED = 23, 5, 3
+VOCABULARY, STEP, SEED = 97, 5, 3
 PLAIN = CodecConfig(kind="plain", wire="float64")
 
 
@@ -110,7 +110,7 @@ def make_replica(case: Case) -> Replica:
     with torch.no_grad():
         for name, parameter in replica.named_parameters():
             drawn = torch.from_numpy(generator.standard_normal(tuple(parameter.shape)))
-            scale = 1.0 if "embed" in name else 0.4
+            scale = 1.0 if "embed" in name else 0.3
             parameter.copy_(1.0 + 0.2 * drawn if "norm" in name else scale * drawn)
             if "heads" in name and (case.heads == "zero" or (case.heads == "constant" and "weight" in name)):
                 parameter.zero_()

@@ -360,3 +360,12 @@ def test_a_nan_spoils_its_own_group_alone() -> None:
 def test_quantisation_that_does_not_fit_is_refused(bits: int, group: int) -> None:
     with pytest.raises(ValueError):
         QuantisedCodec(width=WIDTH, wire=torch.bfloat16, bits=bits, group=group)
+
+
+def test_a_frame_keeps_its_precision_under_mixed_products() -> None:
+    """Forward runs under autocast, backward does not; both must use the same keys."""
+    codec = _rotated(torch.bfloat16, count=3, dtype=torch.float32)
+    theta = _normal(2, 3).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = codec.frame(theta)
+    assert torch.equal(mixed, codec.frame(theta))

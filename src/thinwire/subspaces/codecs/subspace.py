@@ -51,7 +51,9 @@ class SubspaceCodec(Codec):
             return self.basis
         if not isinstance(self.rotation, Rotation):
             raise ValueError("this codec has no generators; it takes no theta")
-        return self.rotation.rotate(theta)
+        # Not in the lower precision of mixed products: owner and readers, forward and backward, use the same frame.
+        with torch.autocast(theta.device.type, enabled=False):
+            return self.rotation.rotate(theta)
 
     def encode(self, hidden: Tensor, weight: Tensor, *, theta: Tensor | None) -> Coded:
         if (theta is not None) != self.needs_theta:
