@@ -1,18 +1,27 @@
-"""What lies in this run folder?  Reads the configuration, logs, clusters and results of one or several SOMA runs.
+"""What lies in this run folder?  Reads the configuration, logs, clusters and results of runs, SOMA's here.
 
 A run still in progress is a normal thing to read: absent parts stay absent, and torn log records are passed over.
 A part that is damaged is left out and named in ``Run.damage``. Only a folder that is no run at all is an error.
 """
 
-import base64
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from thinwire.base.errors import UserError
-from thinwire.base.files import read_json, read_json_lines
+from thinwire.base.files import read_json_lines
+from thinwire.report.parts import (
+    MALFORMED,
+    build_record,
+    build_sample,
+    finite,
+    optional,
+    read_config,
+    read_part,
+    unique_names,
+)
 from thinwire.report.records import (
     PRESET_NOT_NAMED,
     SEED_RUN,
@@ -21,19 +30,16 @@ from thinwire.report.records import (
     Job,
     LossMatrix,
     Run,
-    Sample,
     Score,
     UpdateRecord,
     ValidationRecord,
 )
-
-T = TypeVar("T")
-MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
-"""What building a record from wrong JSON raises (a bad base64 text is a ValueError)."""
+from thinwire.report.subspaces.collect import read_subspaces_run
+from thinwire.report.subspaces.records import SubspacesRun
 
 
-def collect_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
-    """Read every folder.
+def collect_runs(folders: Sequence[Path]) -> tuple[Run | SubspacesRun, ...]:
+    """Read every folder, of either method.
 
     Raises:
         UserError: no folder was given, one is absent, holds no run, holds a run of another kind, or was given twice.
@@ -46,26 +52,20 @@ def collect_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
     for index, folder in enumerate(resolved):
         if folder in resolved[:index]:
             raise UserError("a run folder was given twice", where=str(folders[index]), fix="name each run once")
-    return tuple(_read_run(folder, name) for folder, name in zip(folders, _unique_names(resolved), strict=True))
+    return tuple(_read_any(folder, name) for folder, name in zip(folders, unique_names(resolved), strict=True))
 
 
-def _unique_names(resolved: Sequence[Path]) -> list[str]:
-    """The folders' own names, with as many parents as it takes to tell them apart."""
-    depth = 1
-    while True:
-        names = [
-            "/".join([part for part in folder.parts if part != folder.anchor][-depth:]) or "run" for folder in resolved
-        ]
-        if len(set(names)) == len(names) or depth > max(len(folder.parts) for folder in resolved):
-            return names
-        depth += 1
+def _read_any(folder: Path, name: str) -> Run | SubspacesRun:
+    record = read_config(folder)
+    if record["kind"] == "subspaces":
+        return read_subspaces_run(folder, name=name, record=record)
+    return _read_run(folder, name=name, record=record)
 
 
-def _read_run(folder: Path, name: str) -> Run:
-    record = _read_config(folder)
+def _read_run(folder: Path, *, name: str, record: dict[str, Any]) -> Run:
     config = record["config"]
     damage: list[str] = []
-    clusters = _part(folder, "router/router.json", _build_clusters, damage)
+    clusters = read_part(folder, "router/router.json", _build_clusters, damage)
     seed_run = _read_job(folder, "seed", SEED_RUN, _planned_updates(config, "seed_run"), damage)
     experts = tuple(
         _read_job(folder, f"experts/{entry.name}", int(entry.name), _planned_updates(config, "experts"), damage)
@@ -78,32 +78,16 @@ def _read_run(folder: Path, name: str) -> Run:
         name=name,
         preset=str(record.get("preset") or PRESET_NOT_NAMED),
         config=config,
-        manifest=_part(folder, "manifest.json", _build_record, damage) or {},
+        manifest=read_part(folder, "manifest.json", build_record, damage) or {},
         seed_run=seed_run,
         experts=experts,
         num_experts=num_experts if isinstance(num_experts, int) else len(experts),
         clusters=clusters,
         scores=_read_scores(folder, damage),
-        matrix=_part(folder, "results/matrix.json", _build_matrix, damage),
-        sample=_part(folder, "results/sample.json", _build_sample, damage),
+        matrix=read_part(folder, "results/matrix.json", _build_matrix, damage),
+        sample=read_part(folder, "results/sample.json", build_sample, damage),
         damage=tuple(damage),
     )
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    fix = "give the folder that 'thinwire train PRESET --data DATA --out RUN' wrote; it holds config.json"
-    if not folder.is_dir():
-        raise UserError("there is no such run folder", where=str(folder), fix=fix)
-    path = folder / "config.json"
-    if not path.is_file():
-        raise UserError("this folder holds no run: config.json is missing", where=str(folder), fix=fix)
-    record = read_json(path)
-    if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
-        raise UserError("config.json does not describe a run", where=str(path), fix=fix)
-    if record.get("kind") != "soma":
-        kind = record.get("kind")
-        raise UserError(f"a run of kind {kind!r} has no report", where=str(path), fix="give the folder of a SOMA run")
-    return record
 
 
 def _planned_updates(config: dict[str, Any], section: str) -> int | None:
@@ -116,22 +100,6 @@ def _expert_folders(folder: Path) -> list[Path]:
     experts = folder / "experts"
     entries = experts.iterdir() if experts.is_dir() else iter(())
     return sorted((entry for entry in entries if entry.is_dir() and entry.name.isdecimal()), key=lambda e: int(e.name))
-
-
-def _part(folder: Path, relative: str, build: Callable[[Any], T], damage: list[str]) -> T | None:
-    """Build one part from its JSON file; None where the file is absent, or damaged (then one sentence is added)."""
-    path = folder / relative
-    if not path.is_file():
-        return None
-    try:
-        return build(read_json(path))
-    except (UserError, OSError):
-        damage.append(f"{relative} is not valid JSON and was left out.")
-    except MALFORMED as error:
-        damage.append(
-            f"{relative} lacks a value or holds a wrong one ({type(error).__name__}: {error}) and was left out."
-        )
-    return None
 
 
 def _read_job(folder: Path, relative: str, expert: int, planned: int | None, damage: list[str]) -> Job:
@@ -184,10 +152,6 @@ def _build_validation(record: dict[str, Any]) -> ValidationRecord:
     )
 
 
-def _build_record(record: Any) -> dict[str, Any]:
-    return dict(record)
-
-
 def _build_clusters(record: Any) -> Clusters:
     sizes = tuple(int(size) for size in record["cluster_sizes"])
     terms = tuple(tuple(str(term) for term in row) for row in record.get("top_terms", ()))
@@ -198,7 +162,7 @@ def _read_scores(folder: Path, damage: list[str]) -> tuple[Score, ...]:
     """Every file of ``results`` that holds one loss; "test" first, the others by name."""
     paths = sorted((folder / "results").glob("*.json"), key=lambda path: (path.stem != "test", path.stem))
     scores = [
-        _part(folder, f"results/{path.name}", partial(_build_score, stem=path.stem), damage)
+        read_part(folder, f"results/{path.name}", partial(_build_score, stem=path.stem), damage)
         for path in paths
         if path.stem not in ("matrix", "sample")
     ]
@@ -212,38 +176,27 @@ def _build_score(record: Any, *, stem: str) -> Score | None:
     return Score(
         name=str(record.get("name") or stem),
         protocol=str(record.get("protocol") or ""),
-        loss_nats_per_byte=_finite(record["loss_nats_per_byte"]),
-        ci95=Interval(_finite(interval[0]), _finite(interval[1])) if interval else None,
-        scored_targets=_optional(record.get("scored_targets"), int),
-        windows=_optional(record.get("windows"), int),
-        num_experts=_optional(record.get("num_experts"), int),
-        active_experts=_optional(record.get("active_experts"), int),
+        loss_nats_per_byte=finite(record["loss_nats_per_byte"]),
+        ci95=Interval(finite(interval[0]), finite(interval[1])) if interval else None,
+        scored_targets=optional(record.get("scored_targets"), int),
+        windows=optional(record.get("windows"), int),
+        num_experts=optional(record.get("num_experts"), int),
+        active_experts=optional(record.get("active_experts"), int),
         expert_updates=tuple(int(update) for update in record.get("expert_updates") or ()),
-        planned_updates=_optional(record.get("planned_updates"), int),
-        seed_loss_nats_per_byte=_optional(record.get("seed_loss_nats_per_byte"), _finite),
+        planned_updates=optional(record.get("planned_updates"), int),
+        seed_loss_nats_per_byte=optional(record.get("seed_loss_nats_per_byte"), finite),
         single_expert_loss_nats_per_byte=_floats(record.get("single_expert_loss_nats_per_byte") or ()),
         baselines=_named_floats(record.get("baselines") or {}),
         by_source=_named_floats(record.get("by_source") or {}),
     )
 
 
-def _optional(value: Any, convert: Callable[[Any], T]) -> T | None:
-    return None if value is None else convert(value)
-
-
-def _finite(value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError("a loss is not finite")
-    return number
-
-
 def _floats(values: Iterable[Any]) -> tuple[float, ...]:
-    return tuple(_finite(value) for value in values)
+    return tuple(finite(value) for value in values)
 
 
 def _named_floats(values: dict[str, Any]) -> dict[str, float]:
-    return {str(name): _finite(value) for name, value in values.items() if value is not None}
+    return {str(name): finite(value) for name, value in values.items() if value is not None}
 
 
 def _build_matrix(record: Any) -> LossMatrix:
@@ -254,16 +207,3 @@ def _build_matrix(record: Any) -> LossMatrix:
     if windows and len(windows) != len(losses[0]):
         raise ValueError("windows_per_cluster does not match the matrix")
     return LossMatrix(losses=losses, windows_per_cluster=windows)
-
-
-def _build_sample(record: Any) -> Sample:
-    """``bytes_base64`` is exact and wins over ``text``; a prompt repeated at its start is taken off."""
-    prompt = str(record.get("prompt") or "")
-    encoded = record.get("bytes_base64")
-    generated = base64.b64decode(encoded, validate=True) if encoded else record["text"].encode("utf-8", "surrogatepass")
-    return Sample(
-        prompt=prompt,
-        continuation=generated.removeprefix(prompt.encode("utf-8", "surrogatepass")),
-        temperature=_optional(record.get("temperature"), float),
-        seed=_optional(record.get("seed"), int),
-    )

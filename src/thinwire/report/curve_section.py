@@ -3,16 +3,9 @@
 from collections.abc import Sequence
 
 from thinwire.base.units import format_count, format_seconds
-from thinwire.report.curves import (
-    COSTS,
-    Line,
-    comparison_figure,
-    comparison_lines,
-    curves_figure,
-    loss_ceiling,
-    run_lines,
-)
+from thinwire.report.curves import COSTS, comparison_figure, comparison_lines, curves_figure, run_lines
 from thinwire.report.facts import early_words, format_loss
+from thinwire.report.lines import Line, loss_ceiling
 from thinwire.report.markup import attribute, figure, paragraph, table, text
 from thinwire.report.records import Run
 from thinwire.report.svg import inline_svg
@@ -42,7 +35,7 @@ def curves_section(run: Run, *, name: str) -> str:
             inline_svg(
                 curves_figure(run, costs=(cost,), legend="none"),
                 name=f"{name}-{cost.replace('_', '-')}",
-                description=attribute(f"Validation loss of {run.name} against {COST_WORDS[cost]}: {_ends(lines)}"),
+                description=attribute(f"Validation loss of {run.name} against {COST_WORDS[cost]}: {curve_ends(lines)}"),
             ),
             caption="",
         )
@@ -61,12 +54,12 @@ def curves_section(run: Run, *, name: str) -> str:
     return legend(lines) + f'<div class="panels">{panels}</div>\n' + paragraph(words, style="quiet")
 
 
-def _ends(lines: Sequence[Line]) -> str:
+def curve_ends(lines: Sequence[Line]) -> str:
     """First and last loss of every curve, in words."""
     parts = []
     for line in lines:
         if line.points:
-            first, last = line.points[0].loss_nats_per_byte, line.points[-1].loss_nats_per_byte
+            first, last = line.points[0].loss, line.points[-1].loss
             parts.append(f"{line.name} from {format_loss(first)} to {format_loss(last)}")
     return "; ".join(parts) or "no curve yet"
 
@@ -86,7 +79,7 @@ def legend(lines: Sequence[Line]) -> str:
     return f'<ul class="legend">{"".join(items)}</ul>\n'
 
 
-def comparison_section(runs: Sequence[Run]) -> str:
+def comparison_section(runs: Sequence[Run], *, level: int = 2) -> str:
     """Several runs beside each other: one panel and one table."""
     lines = comparison_lines(runs)
     rows = [
@@ -113,9 +106,9 @@ def comparison_section(runs: Sequence[Run]) -> str:
     picture = inline_svg(
         comparison_figure(runs, legend="none"),
         name="comparison",
-        description=attribute(f"Validation loss against aggregate byte-forwards: {_ends(lines)}"),
+        description=attribute(f"Validation loss against aggregate byte-forwards: {curve_ends(lines)}"),
     )
     drawn = figure(picture, caption=words, style="middle")
     early = [(run.name, early_words(run, run.headline)) for run in runs if run.headline is not None]
     notes = "".join(paragraph(f"{name} was {words}.") for name, words in early if words)
-    return f"<section><h2>Comparison</h2>\n{legend(lines)}{drawn}{listed}{notes}</section>\n"
+    return f"<section><h{level}>Comparison</h{level}>\n{legend(lines)}{drawn}{listed}{notes}</section>\n"

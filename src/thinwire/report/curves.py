@@ -1,55 +1,30 @@
 """How did the loss fall?  Curves against updates, byte-forwards and device-seconds, of one run or several."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from thinwire.report.facts import MeanPoint, aggregate_curve, baseline_name
-from thinwire.report.figures import (
-    BLUE,
-    FONT_POINTS,
-    INK,
-    QUIET,
-    VERMILLION,
-    WIDTH_INCHES,
-    label,
-    new_figure,
-    style_axes,
+from thinwire.report.figures import BLUE, FONT_POINTS, INK, QUIET, WIDTH_INCHES, new_figure
+from thinwire.report.lines import (
+    COLOURS,
+    COUNTS,
+    MARKERS,
+    MAX_COLOURED,
+    ONE,
+    TIMES,
+    Dash,
+    Line,
+    Scale,
+    draw,
+    legend_below,
+    limit_loss,
+    scale_of,
 )
 from thinwire.report.records import Run
 
 Cost = Literal["updates", "byte_forwards", "device_seconds"]
 COSTS: tuple[Cost, ...] = ("updates", "byte_forwards", "device_seconds")
-COLOURS = (BLUE, VERMILLION, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933")
-MARKERS = ("o", "s", "^", "D", "v", "<", ">", "p")
-DASHES: dict[str, Any] = {
-    "solid": "-",
-    "dashed": (0, (5, 2)),
-    "dotted": (0, (1, 1.6)),
-    "dash-dot": (0, (5, 1.5, 1, 1.5)),
-}
-MAX_COLOURED = len(COLOURS)
-
-
-@dataclass(frozen=True)
-class Line:
-    """One entry of the legend and, where it has points, one curve."""
-
-    name: str
-    colour: str
-    dash: Literal["solid", "dashed", "dotted", "dash-dot"] = "solid"
-    marker: str = ""
-    width: float = 1.5
-    points: tuple[MeanPoint, ...] = ()
-    level: float | None = None
-    """A reference line at one loss."""
-    group: tuple[tuple[MeanPoint, ...], ...] = ()
-    """Many thin curves under one name."""
-
-
-class Scale(NamedTuple):
-    name: str
-    divisor: float
+UNITS: dict[str, Sequence[Scale]] = {"updates": ONE, "byte_forwards": COUNTS, "device_seconds": TIMES}
 
 
 def run_lines(run: Run) -> tuple[Line, ...]:
@@ -73,7 +48,7 @@ def _levels(run: Run) -> list[Line]:
     if score is None:
         return []
     lines = [Line(f"ensemble, {score.name}", INK, dash="dashed", level=score.loss_nats_per_byte, width=1.3)]
-    dashes: dict[str, Literal["dotted", "dash-dot"]] = {"byte_unigram": "dotted", "byte_bigram": "dash-dot"}
+    dashes: dict[str, Dash] = {"byte_unigram": "dotted", "byte_bigram": "dash-dot"}
     for key, dash in dashes.items():
         if key in score.baselines:
             lines.append(Line(baseline_name(key), INK, dash=dash, level=score.baselines[key], width=1.6))
@@ -120,17 +95,18 @@ def curves_figure(run: Run, *, costs: Sequence[Cost] = COSTS, legend: Literal["b
     figure.get_layout_engine().set(wspace=0.06)
     panels = figure.subplots(1, len(costs), sharey=True, squeeze=False)[0]
     for panel, cost in zip(panels, costs, strict=True):
-        _draw(panel, lines, cost, axis_name=_axis_name(cost, "per model"))
-    _limit_loss(panels[0], lines)
+        scale = scale_of(lines, cost, steps=UNITS[cost])
+        draw(panel, lines, cost, scale=scale, axis_name=_axis_name(cost, "per model"))
+    limit_loss(panels[0], lines)
     panels[0].set_ylabel("validation loss (nats/byte)", fontsize=FONT_POINTS)
     if legend == "below":
-        _legend(figure, lines, columns=6)
+        legend_below(figure, lines, columns=6)
     return figure
 
 
 def comparison_lines(runs: Sequence[Run]) -> tuple[Line, ...]:
     """The seed run, pale, and the mean of the experts, one colour a run; after eight runs with another dash."""
-    dashes: tuple[Literal["solid", "dashed", "dotted"], ...] = ("solid", "dashed", "dotted")
+    dashes: tuple[Dash, ...] = ("solid", "dashed", "dotted")
     lines = [
         Line(
             run.name,
@@ -152,20 +128,20 @@ def comparison_figure(runs: Sequence[Run], *, legend: Literal["below", "none"] =
     lines = comparison_lines(runs)
     figure = new_figure(3.2 if legend == "none" else 3.8, width_inches=WIDTH_INCHES + 0.2)
     panel = figure.add_subplot()
-    _draw(panel, lines, "byte_forwards", axis_name=_axis_name("byte_forwards", "all models together"))
-    divisor = _scale(lines, "byte_forwards").divisor
+    scale = scale_of(lines, "byte_forwards", steps=COUNTS)
+    draw(panel, lines, "byte_forwards", scale=scale, axis_name=_axis_name("byte_forwards", "all models together"))
     tests = []
     for line, run in zip(lines, runs, strict=False):
         if run.headline is not None:
             tests.append(run.headline.loss_nats_per_byte)
-            place = (run.byte_forwards / divisor, tests[-1])
+            place = (run.byte_forwards / scale.divisor, tests[-1])
             panel.plot(
                 *place, marker="*", markersize=13, color=line.colour, markeredgecolor=INK, linestyle="none", zorder=5
             )
-    _limit_loss(panel, (*lines, *(Line("", INK, level=loss) for loss in tests)))
+    limit_loss(panel, (*lines, *(Line("", INK, level=loss) for loss in tests)))
     panel.set_ylabel("loss (nats/byte)", fontsize=FONT_POINTS)
     if legend == "below":
-        _legend(figure, lines, columns=2)
+        legend_below(figure, lines, columns=2)
     return figure
 
 
@@ -177,94 +153,3 @@ def _axis_name(cost: Cost, whose: str) -> Callable[[Scale], str]:
         return f"{names[cost]} ({unit}{whose})"
 
     return write
-
-
-def _draw(panel: Any, lines: Sequence[Line], cost: Cost, *, axis_name: Callable[[Scale], str]) -> None:
-    style_axes(panel)
-    scale = _scale(lines, cost)
-    for line in lines:
-        style = {"color": line.colour, "linestyle": DASHES[line.dash], "linewidth": line.width}
-        if line.level is not None:
-            panel.axhline(line.level, zorder=1.5, **style)
-        for curve in line.group:
-            panel.plot(*_coordinates(curve, cost, scale), alpha=0.6, **style)
-        if line.points:
-            every = max(1, len(line.points) // 6)
-            panel.plot(
-                *_coordinates(line.points, cost, scale), marker=line.marker, markevery=every, markersize=4, **style
-            )
-    panel.set_xlim(left=0)
-    panel.xaxis.set_major_locator(_ticks())
-    panel.xaxis.set_major_formatter("{x:,g}")
-    panel.set_xlabel(axis_name(scale), fontsize=FONT_POINTS)
-
-
-def _ticks() -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(nbins=5, steps=[1, 2, 5, 10])
-
-
-def _value(point: MeanPoint, cost: Cost) -> float:
-    values = {"updates": point.update, "byte_forwards": point.byte_forwards, "device_seconds": point.device_seconds}
-    return float(values[cost])
-
-
-def _coordinates(points: Sequence[MeanPoint], cost: Cost, scale: Scale) -> tuple[list[float], list[float]]:
-    return [_value(point, cost) / scale.divisor for point in points], [point.loss_nats_per_byte for point in points]
-
-
-def _scale(lines: Sequence[Line], cost: Cost) -> Scale:
-    """The unit in which the longest curve has a readable number."""
-    values = [_value(point, cost) for line in lines for curve in (line.points, *line.group) for point in curve]
-    largest = max(values, default=0)
-    if cost == "updates":
-        return Scale("", 1.0)
-    if cost == "device_seconds":
-        steps = [Scale("hours", 3600.0), Scale("minutes", 60.0), Scale("seconds", 1.0)]
-    else:
-        steps = [
-            Scale("10¹²", 1e12),
-            Scale("billions", 1e9),
-            Scale("millions", 1e6),
-            Scale("thousands", 1e3),
-            Scale("", 1.0),
-        ]
-    return next((step for step in steps if largest >= 2 * step.divisor), steps[-1])
-
-
-def loss_ceiling(lines: Sequence[Line]) -> float | None:
-    """The highest loss worth drawing: above the baselines and all but the first validations. None: nothing is cut.
-
-    The first loss is near ln 256 = 5.5 and falls to 3 within a few updates; drawn whole, it would take half the panel.
-    """
-    curves = [curve for line in lines for curve in (line.points, *line.group) if curve]
-    first = max((curve[0].loss_nats_per_byte for curve in curves), default=0.0)
-    rest = [point.loss_nats_per_byte for curve in curves for point in curve[1:]]
-    rest += [line.level for line in lines if line.level is not None]
-    rest += [curve[0].loss_nats_per_byte for curve in curves if len(curve) == 1]
-    if not rest or first <= max(rest):
-        return None
-    ceiling = max(rest) + 0.08 * (max(rest) - min(rest)) + 0.01
-    return ceiling if first > ceiling else None
-
-
-def _limit_loss(panel: Any, lines: Sequence[Line]) -> None:
-    ceiling = loss_ceiling(lines)
-    if ceiling is not None:
-        losses = [p.loss_nats_per_byte for line in lines for curve in (line.points, *line.group) for p in curve]
-        losses += [line.level for line in lines if line.level is not None]
-        panel.set_ylim(min(losses) - 0.06 * (ceiling - min(losses)), ceiling)
-
-
-def _legend(figure: Any, lines: Sequence[Line], *, columns: int) -> None:
-    from matplotlib.lines import Line2D
-
-    keys = [
-        Line2D([], [], color=e.colour, linestyle=DASHES[e.dash], linewidth=e.width, marker=e.marker, markersize=4)
-        for e in lines
-    ]
-    style = {"frameon": False, "fontsize": FONT_POINTS, "ncols": columns, "handlelength": 3.2}
-    legend = figure.legend(keys, [label(entry.name) for entry in lines], loc="outside lower center", **style)
-    for text in legend.get_texts():
-        text.set_parse_math(False)

@@ -20,6 +20,14 @@ class MeanPoint(NamedTuple):
     loss_nats_per_byte: float
     """The seed run's validation loss, then the experts' mean, weighted by the size of their clusters."""
 
+    @property
+    def loss(self) -> float:
+        return self.loss_nats_per_byte
+
+    def cost(self, name: str) -> float:
+        """``updates``, ``byte_forwards`` or ``device_seconds``."""
+        return float(self.update if name == "updates" else getattr(self, name))
+
 
 def baseline_name(key: str) -> str:
     return BASELINE_NAMES.get(key, key.replace("_", " "))

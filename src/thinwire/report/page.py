@@ -5,10 +5,12 @@ The page asks nothing of the network: style and figures are inline, and its cont
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from thinwire import __version__
 from thinwire.base.errors import UserError
@@ -17,9 +19,13 @@ from thinwire.report.collect import collect_runs
 from thinwire.report.curve_section import comparison_section
 from thinwire.report.curves import comparison_figure, curves_figure
 from thinwire.report.figures import clusters_figure, matrix_figure, new_figure, save_png, scores_figure
-from thinwire.report.markup import attribute, text
+from thinwire.report.markup import attribute, paragraph, text
 from thinwire.report.records import PRESET_NOT_NAMED, Run
 from thinwire.report.sections import run_sections
+from thinwire.report.subspaces.comparison import comparison_section as subspaces_comparison
+from thinwire.report.subspaces.figures import named_figures
+from thinwire.report.subspaces.records import SubspacesRun
+from thinwire.report.subspaces.sections import run_sections as subspaces_sections
 from thinwire.report.tables import write_tables
 
 CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -37,7 +43,7 @@ def write_report(runs: Sequence[Path], *, out: Path) -> ReportFiles:
     """Write ``out/report.html``, ``out/tables/*.csv`` and ``out/figures/*.png``.
 
     Args:
-        runs: one or several SOMA run folders, finished or in progress.
+        runs: one or several run folders of either method, finished or in progress.
         out: a folder; it is made, and files of an earlier report in it are replaced.
 
     Raises:
@@ -57,17 +63,19 @@ def write_report(runs: Sequence[Path], *, out: Path) -> ReportFiles:
     return ReportFiles(html=out / "report.html", csvs=csvs, pngs=pngs)
 
 
-def render_page(runs: Sequence[Run]) -> str:
+def render_page(runs: Sequence[Run | SubspacesRun]) -> str:
     """The whole page as text."""
-    if len(runs) == 1:
-        title = f"Thinwire: {_name_and_preset(runs[0])}"
-        body = run_sections(runs[0], name="run-0", level=2)
+    title = f"Thinwire: {_name_and_preset(runs[0]) if len(runs) == 1 else f'{len(runs)} runs'}"
+    methods = _methods(runs)
+    if len(methods) == 1:
+        body = _method_body(methods[0], runs, level=2)
     else:
-        title = f"Thinwire: {len(runs)} runs"
-        body = comparison_section(runs) + "".join(
-            f"<article><h2>Run {text(run.name)}</h2>\n{run_sections(run, name=f'run-{index}', level=3)}</article>\n"
-            for index, run in enumerate(runs)
+        body = "".join(
+            f"<article><h2>{text(method.title)}</h2>\n{paragraph(method.intro, style='quiet')}"
+            f"{_method_body(method, runs, level=3)}</article>\n"
+            for method in methods
         )
+    intro = methods[0].intro if len(methods) == 1 else "Two methods, a part each; their losses have different units."
     style = files("thinwire.report").joinpath("page.css").read_text(encoding="utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -76,36 +84,98 @@ def render_page(runs: Sequence[Run]) -> str:
         '<meta name="referrer" content="no-referrer">\n'
         f"<title>{html.escape(attribute(title))}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
         f"<header><h1>{text(title)}</h1>\n"
-        '<p class="quiet">A language model of independently trained experts, trained with forward passes only. '
-        f"Losses are in nats per byte; lower is better. Written by thinwire {text(__version__)}.</p></header>\n"
+        f'<p class="quiet">{text(intro)} Lower is better. Written by thinwire {text(__version__)}.</p></header>\n'
         f"<main>\n{body}</main>\n</body>\n</html>\n"
     )
 
 
-def _name_and_preset(run: Run) -> str:
+class _Method(NamedTuple):
+    """The runs of one method, and what the page says about it."""
+
+    kind: type[Run] | type[SubspacesRun]
+    title: str
+    intro: str
+
+
+METHODS = (
+    _Method(
+        Run,
+        "Experts trained with forward passes (SOMA)",
+        "A language model of independently trained experts, trained with forward passes only. Losses are in nats per "
+        "byte.",
+    ),
+    _Method(
+        SubspacesRun,
+        "A Llama over thin wires (subspaces)",
+        "A Llama whose sequences lie on several ranks, which exchange keys and values. Losses are in nats per token.",
+    ),
+)
+
+
+def _methods(runs: Sequence[Run | SubspacesRun]) -> list[_Method]:
+    return [method for method in METHODS if any(isinstance(run, method.kind) for run in runs)]
+
+
+def _method_body(method: _Method, runs: Sequence[Run | SubspacesRun], *, level: int) -> str:
+    """One run's sections, or the runs of one method beside each other and then one after the other."""
+    here = [(f"run-{index}", run) for index, run in enumerate(runs) if isinstance(run, method.kind)]
+    if len(here) == 1:
+        name, run = here[0]
+        named = paragraph(f"Run {_name_and_preset(run)}.") if len(runs) > 1 else ""
+        return named + _sections(run, name, level)
+    return _comparison([run for _, run in here], level) + "".join(
+        f"<article><h{level}>Run {text(run.name)}</h{level}>\n{_sections(run, name, level + 1)}</article>\n"
+        for name, run in here
+    )
+
+
+def _sections(run: Run | SubspacesRun, name: str, level: int) -> str:
+    write = run_sections if isinstance(run, Run) else subspaces_sections
+    return write(run, name=name, level=level)  # type: ignore[arg-type]
+
+
+def _comparison(runs: Sequence[Run | SubspacesRun], level: int) -> str:
+    soma = [run for run in runs if isinstance(run, Run)]
+    if soma:
+        return comparison_section(soma, level=level)
+    return subspaces_comparison([run for run in runs if isinstance(run, SubspacesRun)], level=level)
+
+
+def _name_and_preset(run: Run | SubspacesRun) -> str:
     return run.name if run.preset in (run.name, PRESET_NOT_NAMED) else f"{run.name} ({run.preset})"
 
 
-def _write_figures(runs: Sequence[Run], folder: Path) -> tuple[Path, ...]:
+def _write_figures(runs: Sequence[Run | SubspacesRun], folder: Path) -> tuple[Path, ...]:
     """Every figure that has data; with several runs, each name begins with its run's."""
-    figures = {}
-    if len(runs) > 1:
-        figures["comparison"] = comparison_figure(runs)
-    for index, run in enumerate(runs):
-        start = "" if len(runs) == 1 else f"{index}-{file_name(run.name)}-"
-        if any(job.validation for job in (run.seed_run, *run.experts)):
-            figures[f"{start}curves"] = curves_figure(run)
-        if run.clusters is not None:
-            figures[f"{start}clusters"] = clusters_figure(run.clusters)
-        if run.matrix is not None:
-            figures[f"{start}matrix"] = matrix_figure(run.matrix)
-        for number, score in enumerate(run.scores):
-            figures[f"{start}scores{'' if number == 0 else f'-{number}'}"] = scores_figure(score)
+    prefixes = ["" if len(runs) == 1 else f"{index}-{file_name(run.name)}-" for index, run in enumerate(runs)]
+    soma = [(run, prefix) for run, prefix in zip(runs, prefixes, strict=True) if isinstance(run, Run)]
+    llamas = [(run, prefix) for run, prefix in zip(runs, prefixes, strict=True) if isinstance(run, SubspacesRun)]
+    drawn = list(_soma_figures(soma))
+    drawn += named_figures(
+        [run for run, _ in llamas],
+        prefixes=[prefix for _, prefix in llamas],
+        comparison="comparison" if not soma else "subspaces-comparison",
+    )
     paths = []
-    for name, drawn in figures.items():
-        save_png(drawn, folder / f"{name}.png")
+    for name, draw in drawn:
+        save_png(draw(), folder / f"{name}.png")
         paths.append(folder / f"{name}.png")
     return tuple(paths)
+
+
+def _soma_figures(runs: Sequence[tuple[Run, str]]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """(name, how to draw it)."""
+    if len(runs) > 1:
+        yield "comparison", partial(comparison_figure, [run for run, _ in runs])
+    for run, start in runs:
+        if any(job.validation for job in (run.seed_run, *run.experts)):
+            yield f"{start}curves", partial(curves_figure, run)
+        if run.clusters is not None:
+            yield f"{start}clusters", partial(clusters_figure, run.clusters)
+        if run.matrix is not None:
+            yield f"{start}matrix", partial(matrix_figure, run.matrix)
+        for number, score in enumerate(run.scores):
+            yield f"{start}scores{'' if number == 0 else f'-{number}'}", partial(scores_figure, score)
 
 
 def file_name(name: str) -> str:

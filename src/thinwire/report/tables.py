@@ -1,4 +1,4 @@
-"""Where are the numbers behind the page?  Four tidy CSV files, one observation a row, units in the column names."""
+"""Where are the numbers behind the page?  Tidy CSV files, one observation a row, units in the column names."""
 
 import csv
 import io
@@ -9,6 +9,8 @@ from typing import Any
 from thinwire.base.files import atomic_write
 from thinwire.base.units import bits_per_byte
 from thinwire.report.records import Job, Run, Score
+from thinwire.report.subspaces.records import SubspacesRun
+from thinwire.report.subspaces.tables import Table, tables_of
 
 CURVE_COLUMNS = (
     "run",
@@ -51,20 +53,23 @@ MATRIX_COLUMNS = (
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def write_tables(runs: Sequence[Run], *, folder: Path) -> tuple[Path, ...]:
-    """Write curves.csv, results.csv, clusters.csv and matrix.csv; a table without rows keeps its header.
+def write_tables(runs: Sequence[Run | SubspacesRun], *, folder: Path) -> tuple[Path, ...]:
+    """Write curves.csv, results.csv, clusters.csv and matrix.csv of SOMA runs, and subspaces-*.csv of context-parallel
+    ones; a table without rows keeps its header.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    tables = (
-        ("curves.csv", CURVE_COLUMNS, _curve_rows(runs)),
-        ("results.csv", RESULT_COLUMNS, _result_rows(runs)),
-        ("clusters.csv", CLUSTER_COLUMNS, _cluster_rows(runs)),
-        ("matrix.csv", MATRIX_COLUMNS, _matrix_rows(runs)),
-    )
+    soma = [run for run in runs if isinstance(run, Run)]
+    llamas = [run for run in runs if isinstance(run, SubspacesRun)]
+    tables = [
+        Table("curves.csv", CURVE_COLUMNS, _curve_rows(soma)),
+        Table("results.csv", RESULT_COLUMNS, _result_rows(soma)),
+        Table("clusters.csv", CLUSTER_COLUMNS, _cluster_rows(soma)),
+        Table("matrix.csv", MATRIX_COLUMNS, _matrix_rows(soma)),
+    ]
     paths = []
-    for name, columns, rows in tables:
+    for name, columns, rows in [*(tables if soma else ()), *(tables_of(llamas) if llamas else ())]:
         path = folder / name
         atomic_write(path, _as_csv(columns, rows))
         paths.append(path)

@@ -66,7 +66,10 @@ def measure_traffic(run: Path) -> dict[str, Any]:
             "theta_mean": _counts(_total(one.theta_mean for one in compared)),
             "after_the_last_count": _counts(reader.after_the_last),
         },
-        "phases": [_phase(phase, intervals, closed=closed) for phase in dict.fromkeys(one.phase for one in intervals)],
+        "phases": [
+            _phase(phase, intervals, closed=closed)
+            for phase in dict.fromkeys(one.phase for one in intervals if one.phase)
+        ],
         "sync_updates_compared": sum(one.last - one.after for one in settled),
         "updates_compared": sum(one.last - one.after for one in compared),
         "left_out": [{"after": one.after, "last": one.last, "why": one.left_out} for one in intervals if one.left_out],

@@ -1,7 +1,8 @@
 """What did a run count between two records of its log, and what should that be?  Interval by interval.
 
-Counts are sums over the ranks of what each has sent since it started. They start again at zero where a run was resumed,
-and drop where a rank was lost: what was sent around a lost or a joining rank is left out, with the reason.
+Counts are sums over the ranks. Where a run was resumed or the ranks changed, the event may say from which counts they
+go on. Where it does not, counts start at zero in a resumed run, and what was sent around a lost or a joining rank is
+left out, with the reason.
 """
 
 from collections import Counter
@@ -67,13 +68,17 @@ class LogReader:
 
     def segments(self, records: Sequence[dict[str, Any]]) -> Iterator[list[Interval]]:
         """The intervals of each run of the processes: from the start, or from where it was resumed, on."""
-        self._restart(0)
+        self._restart(0, Counter())
         segment: list[Interval] = []
         for record in records:
-            if record["kind"] == "event" and record["what"] == "resumed":
+            if self._begins_anew(record):
+                if int(record["step"]) > self._after and record["what"] in CHANGES:
+                    segment.append(self._skipped(record))
                 yield segment
                 segment = []
-                self._restart(int(record["step"]))
+                self._restart(int(record["step"]), _counts(record))
+                if record["what"] in CHANGES:
+                    self._settled_at = int(record["step"])
             elif record["kind"] in ("event", "validation"):
                 self._pending.append(record)
             elif record["kind"] == "step":
@@ -84,16 +89,26 @@ class LogReader:
                 for part in self._extra(record, ranks=segment[-1].ranks):
                     self.after_the_last += part
 
-    def _restart(self, step: int) -> None:
-        """All counts are zero after this update."""
+    def _begins_anew(self, record: dict[str, Any]) -> bool:
+        """Whether the counts go on from known ones."""
+        what = record.get("what")
+        return record["kind"] == "event" and (what == "resumed" or (what in CHANGES and "wire_bytes" in record))
+
+    def _skipped(self, record: dict[str, Any]) -> Interval:
+        """Updates whose counts were lost with a rank."""
+        why = f"{record['what']} at update {record['step']}"
+        return Interval(self._after, int(record["step"]), "", int(record["ranks"]), Counter(), left_out=why)
+
+    def _restart(self, step: int, counts: Counter[str]) -> None:
+        """Counts go on from these after this update."""
         self._pending: list[dict[str, Any]] = []
-        self._after, self._before = step, Counter[str]()
+        self._after, self._before = step, counts
         settled = [one for one in range(step, 0, -1) if is_settling_step(one, self.config)]
         self._settled_at = settled[0] if settled else 0
 
     def _interval(self, record: dict[str, Any]) -> Interval:
         step, ranks = int(record["step"]), int(record["ranks"])
-        total = Counter({tag: int(count) for tag, count in record["wire_bytes"].items()})
+        total = _counts(record)
         counted = Counter(total)
         counted.subtract(self._before)
         found = Interval(self._after, step, record["phase"], ranks, counted)
@@ -104,6 +119,8 @@ class LogReader:
         if changes:
             found.left_out = ", ".join(f"{one['what']} at update {one['step']}" for one in changes)
             self._settled_at = max(int(one["step"]) for one in changes)
+        elif step <= self._after:
+            found.left_out = f"update {step} was counted twice"
         else:
             self._fill(found, here)
         for done in range(self._after + 1, step + 1):
@@ -135,3 +152,7 @@ class LogReader:
         if record["what"] == "unplug" and record["phase"] == "folded":
             return nothing, self.closed.theta_mean(after=step, ranks=ranks)
         return nothing, nothing
+
+
+def _counts(record: dict[str, Any]) -> Counter[str]:
+    return Counter({str(tag): int(count) for tag, count in record.get("wire_bytes", {}).items()})

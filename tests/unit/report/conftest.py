@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from llama_folders import LlamaShape, build_llama
 
 SEED_LOSS, BIGRAM_LOSS, UNIGRAM_LOSS = 2.262, 2.447, 3.127
 TOPICS = (
@@ -152,5 +153,15 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
 
     def make(name: str = "soma", **shape: Any) -> Path:
         return build_run(tmp_path / name, RunShape(**shape))
+
+    return make
+
+
+@pytest.fixture
+def make_llama(tmp_path: Path) -> Callable[..., Path]:
+    """``make_llama("name", kind="plain", made=30)`` -> the folder of a context-parallel run."""
+
+    def make(name: str = "llama", **shape: Any) -> Path:
+        return build_llama(tmp_path / name, LlamaShape(**shape))
 
     return make

@@ -140,7 +140,7 @@ def test_mistakes_are_named(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run()
     (tmp_path / "empty").mkdir()
     other = make_run("other")
-    (other / "config.json").write_text('{"kind": "subspaces", "config": {}}', encoding="utf-8")
+    (other / "config.json").write_text('{"kind": "other", "config": {}}', encoding="utf-8")
     broken = make_run("broken")
     (broken / "config.json").write_text('{"kind": "soma"', encoding="utf-8")
     cases = [
@@ -148,7 +148,7 @@ def test_mistakes_are_named(make_run: MakeRun, tmp_path: Path) -> None:
         ([tmp_path / "absent"], "no such run folder"),
         ([tmp_path / "empty"], "config.json is missing"),
         ([folder / "config.json"], "no such run folder"),
-        ([other], "kind 'subspaces'"),
+        ([other], "kind 'other'"),
         ([broken], "not valid JSON"),
         ([folder, folder], "given twice"),
     ]

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from thinwire.report.collect import collect_runs
-from thinwire.report.curves import loss_ceiling, run_lines
+from thinwire.report.curves import run_lines
 from thinwire.report.facts import aggregate_curve, early_words, matrix_sentence, missing_parts, score_sentence
+from thinwire.report.lines import loss_ceiling
 from thinwire.report.records import LossMatrix
 
 MakeRun = Callable[..., Path]

@@ -18,7 +18,7 @@ MakeRun = Callable[..., Path]
 HOSTILE = b'</script><img src=x onerror=alert(1)> "quoted" & \xff\xfe\x00 \xe2\x80\xae\n\nend'
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 ALLOWED_TAG = re.compile(
-    "html|head|meta|title|style|body|header|main|section|article|h1|h2|h3|p|div|span|strong|small|ul|li|dl|dt|dd|table|caption|"
+    "html|head|meta|title|style|body|header|main|section|article|h1|h2|h3|h4|p|div|span|strong|small|ul|li|dl|dt|dd|table|caption|"
     "thead|tbody|tr|th|td|figure|figcaption|details|summary|svg|g|path|defs|use|clippath|rect|image"
 )
 

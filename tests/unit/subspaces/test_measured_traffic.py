@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_subspaces
 
+import tiny_subspaces
 from thinwire.base.errors import UserError
 from thinwire.base.files import read_json_lines
 from thinwire.base.progress import Voice
 from thinwire.data.corpus import Corpus
 from thinwire.subspaces import recipe
-from thinwire.subspaces.config import SubspacesConfig, SyncConfig
+from thinwire.subspaces.config import SyncConfig
 from thinwire.subspaces.measured_traffic import measure_traffic
 from tiny_runs import prepared_data
 
@@ -40,7 +40,7 @@ def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def with_log(real_run: Path, tmp_path: Path) -> Callable[[list[dict[str, Any]]], dict[str, Any]]:
     """Measures the same run with another log."""
 
-    def measure(records: list[dict[str, Any]], config: SubspacesConfig = CONFIG) -> dict[str, Any]:
+    def measure(records: list[dict[str, Any]]) -> dict[str, Any]:
         (tmp_path / "config.json").write_bytes((real_run / "config.json").read_bytes())
         (tmp_path / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
         return measure_traffic(tmp_path)
@@ -102,6 +102,29 @@ def test_counts_that_begin_again_after_a_resume(real_run: Path, with_log) -> Non
     assert found["is_equal"]
     assert found["updates_compared"] == 12
     assert not with_log([*until, *rest])["is_equal"]
+
+
+def test_counts_that_go_on_after_a_resume(real_run: Path, with_log) -> None:
+    """The event says from which counts: those of the checkpoint, a validation after its update included."""
+    records = list(read_json_lines(real_run / "log.jsonl"))
+    until = [record for record in records if record["step"] <= 8]
+    counts = next(record for record in records if record["kind"] == "step" and record["step"] == 8)["wire_bytes"]
+    resumed = {"kind": "event", "step": 8, "what": "resumed", "ranks": 2, "wire_bytes": counts}
+    found = with_log([*until, resumed, *(record for record in records if record["step"] > 8)])
+    assert found["is_equal"]
+    assert found["updates_compared"] == 12
+
+
+def test_counts_that_go_on_after_a_lost_rank(real_run: Path, with_log) -> None:
+    """Update 7's record is lost with the rank; the event says what was counted until then."""
+    records = list(read_json_lines(real_run / "log.jsonl"))
+    at_7 = next(record for record in records if record["kind"] == "step" and record["step"] == 7)
+    place = records.index(at_7)
+    lost = {"kind": "event", "step": 7, "what": "lost rank", "ranks": 2, "wire_bytes": at_7["wire_bytes"]}
+    found = with_log([*records[:place], lost, *records[place + 1 :]])
+    assert found["is_equal"]
+    assert found["updates_compared"] == 11
+    assert found["left_out"] == [{"after": 6, "last": 7, "why": "lost rank at update 7"}]
 
 
 def test_what_was_sent_around_a_lost_rank_is_left_out(real_run: Path, with_log) -> None:

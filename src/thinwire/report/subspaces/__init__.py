@@ -1,0 +1,1 @@
+"""What the report says about context-parallel runs."""
