@@ -6,8 +6,8 @@ from thinwire.base.units import format_bytes
 from thinwire.report.markup import bullets, paragraph, table
 from thinwire.report.subspaces import facts
 from thinwire.report.subspaces.facts import Group
+from thinwire.report.subspaces.panels import curve_panels
 from thinwire.report.subspaces.records import TAGS, SubspacesRun
-from thinwire.report.subspaces.sections import curve_panels
 
 
 def comparison_section(runs: Sequence[SubspacesRun], *, level: int) -> str:

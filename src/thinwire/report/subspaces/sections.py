@@ -6,25 +6,11 @@ from collections.abc import Sequence
 
 from thinwire.base.units import format_bytes, format_seconds
 from thinwire.config.fingerprint import flatten
-from thinwire.report.curve_section import curve_ends, legend
-from thinwire.report.lines import Line
-from thinwire.report.markup import attribute, bullets, bytes_text, definitions, figure, paragraph, table, text
+from thinwire.report.markup import bullets, bytes_text, definitions, paragraph, table, text
 from thinwire.report.subspaces import facts
-from thinwire.report.subspaces.curves import (
-    COST_WORDS,
-    COSTS,
-    THETA_NAMES,
-    has_log_axis,
-    loss_ceiling,
-    loss_figure,
-    run_lines,
-    theta_figure,
-    theta_lines,
-    training_figure,
-    training_lines,
-)
-from thinwire.report.subspaces.records import EXCHANGED, TAGS, LinkTime, LlamaScore, SubspacesRun
-from thinwire.report.svg import inline_svg
+from thinwire.report.subspaces.panels import curve_panels
+from thinwire.report.subspaces.records import LlamaScore, SubspacesRun
+from thinwire.report.subspaces.wire_sections import bytes_section, events_section, rotation_section
 
 MODEL_WORDS = (
     ("model.layers", "{} layers"),
@@ -33,7 +19,6 @@ MODEL_WORDS = (
     ("model.kv_heads", "{} of keys and values"),
     ("model.head_width", "{} wide"),
 )
-MAX_EVENTS = 40
 
 
 def run_sections(run: SubspacesRun, *, name: str, level: int) -> str:
@@ -47,9 +32,9 @@ def run_sections(run: SubspacesRun, *, name: str, level: int) -> str:
         ("What was trained", _trained(run)),
         ("Loss curves", curve_panels((run,), name=name)),
         ("Scores", _scores(run)),
-        ("Bytes on the wire", _bytes(run)),
-        ("Rotation", _rotation(run, name)),
-        ("What happened", _events(run)),
+        ("Bytes on the wire", bytes_section(run)),
+        ("Rotation", rotation_section(run, name=name)),
+        ("What happened", events_section(run)),
         ("Sample", _sample(run)),
         ("Configuration", _configuration(run)),
         ("How to continue", _commands(run)),
@@ -137,50 +122,6 @@ def _sequence_words(run: SubspacesRun) -> str:
     return f"{tokens:,} tokens in {chunks} chunks over {ranks} ranks ({order})"
 
 
-# --- curves ---------------------------------------------------------------------------------------------------
-
-
-def curve_panels(runs: Sequence[SubspacesRun], *, name: str) -> str:
-    """A panel for each cost and one of the training loss, with one legend; ``name`` is the prefix of their ids."""
-    lines = run_lines(runs)
-    if not any(line.points for line in lines):
-        return paragraph("No validation loss has been logged yet.", style="quiet")
-    whose = ", ".join(run.name for run in runs)
-    panels = [
-        figure(
-            inline_svg(
-                loss_figure(runs, costs=(cost,), legend="none"),
-                name=f"{name}-{cost.replace('_', '-')}",
-                description=attribute(f"Validation loss of {whose} against {COST_WORDS[cost]}: {curve_ends(lines)}"),
-            ),
-            caption="",
-        )
-        for cost in COSTS
-    ]
-    training = training_lines(runs)
-    if any(line.points for line in training):
-        described = attribute(f"Training loss of {whose} against updates: {curve_ends(training)}")
-        drawn = inline_svg(training_figure(runs, legend="none"), name=f"{name}-training", description=described)
-        panels.append(figure(drawn, caption=""))
-    return legend(lines) + f'<div class="panels">{"".join(panels)}</div>\n' + paragraph(_words(lines), style="quiet")
-
-
-def _words(lines: Sequence[Line]) -> str:
-    words = (
-        "Validation goes through the codec, as the model is trained; in the warm-up without. Bytes are what all ranks "
-        "sent until the update, validations included: all of them (gradients or weights too), and keys, values, their "
-        "gradients and theta alone."
-    )
-    if any(has_log_axis(lines, cost) for cost in COSTS):
-        words += " An axis of bytes is logarithmic where the runs lie far apart; it begins where something was sent."
-    if any(line.level is not None for line in lines):
-        words += " The dashed line is the stock model's loss on the test windows."
-    ceiling = loss_ceiling(lines)
-    if ceiling is not None:
-        words += f" Losses above {ceiling:.2f}, at the very start, are cut off."
-    return words
-
-
 # --- scores ---------------------------------------------------------------------------------------------------
 
 
@@ -223,105 +164,6 @@ def _as_trained_words(score: LlamaScore) -> str:
         f"As trained, with the codec, {score.name} costs {trained:.4f} nats/token; the stock model on the same windows "
         f"{stock:.4f} ({stock - trained:+.4f}).{leak}"
     )
-
-
-# --- bytes ----------------------------------------------------------------------------------------------------
-
-
-def _bytes(run: SubspacesRun) -> str:
-    if not run.steps:
-        return paragraph("Nothing has been counted yet.", style="quiet")
-    rows = [
-        (
-            phase.phase,
-            f"{phase.num_steps:,}",
-            *(format_bytes(phase.per_update[tag]) for tag in TAGS),
-            format_bytes(phase.exchanged),
-        )
-        for phase in run.phases
-    ]
-    total = run.wire_bytes
-    exchanged = sum(total[tag] for tag in EXCHANGED)
-    rows.append(
-        (
-            "counted in all",
-            f"{run.steps[-1].step:,}",
-            *(format_bytes(total[tag]) for tag in TAGS),
-            format_bytes(exchanged),
-        )
-    )
-    columns = ("Phase", "updates", *TAGS, "keys and values")
-    words = (
-        "What all ranks send in one update of a phase, counted where it is sent (sync: the mean over the phase), and "
-        "in all, validations included. kv-forward are coded keys and values, kv-backward their gradients, sync "
-        "gradients or weights, control heartbeats and agreements; the last column adds the first three. Bases are "
-        "sent once and are not in this table."
-    )
-    notes = [words, facts.counted_words(run)]
-    if run.traffic is not None:
-        notes += map(_link_words, run.traffic.links)
-    shown = table(columns, rows, caption="Bytes of an update, all ranks together")
-    return shown + "".join(paragraph(note, style="quiet") for note in notes if note)
-
-
-def _link_words(link: LinkTime) -> str:
-    rate = f"{link.bits_per_s / 1e6:,.6g} Mbit/s per {link.per}"
-    words = f"On a link of {rate} an update's exchange takes {_time(link.exchange_seconds)}"
-    plain = f", without a codec {_time(link.plain_exchange_seconds)}" if link.phase != "plain" else ""
-    return f"{words}{plain} (closed form)."
-
-
-def _time(seconds: float) -> str:
-    return format_seconds(seconds) if seconds >= 1 else f"{1000 * seconds:.1f} ms"
-
-
-# --- rotation and events --------------------------------------------------------------------------------------
-
-
-def _rotation(run: SubspacesRun, name: str) -> str:
-    if not run.thetas:
-        return ""
-    last = run.thetas[-1]
-    angles = [value for side in last.angle_degrees.values() for value in side if value is not None]
-    defects = [value for side in last.orthonormality_defect.values() for value in side if value is not None]
-    if not angles:
-        return ""
-    words = (
-        f"At update {last.step:,} the subspaces are turned by {min(angles):.2f} to {max(angles):.2f} degrees from "
-        f"their bases, over layers, keys and values; the largest entry of UᵀU − I is {max(defects, default=0.0):.1e}."
-    )
-    panels = "".join(
-        figure(
-            inline_svg(
-                theta_figure(run, kinds=(kind,)),
-                name=f"{name}-{kind.replace('_', '-')}",
-                description=attribute(f"{shown}, each layer, over updates. {words}"),
-            ),
-            caption="",
-        )
-        for kind, shown in THETA_NAMES.items()
-    )
-    return paragraph(words) + legend(theta_lines(run)) + f'<div class="panels">{panels}</div>\n'
-
-
-def _events(run: SubspacesRun) -> str:
-    if not run.events:
-        return ""
-    rows = [
-        (facts.EVENT_WORDS.get(event.what, event.what), f"{event.step:,}", _details(event.details))
-        for event in run.events
-    ]
-    note = paragraph(f"The last {MAX_EVENTS} of {len(rows)}.", style="quiet") if len(rows) > MAX_EVENTS else ""
-    columns = ("What", "after update", "")
-    return table(columns, rows[-MAX_EVENTS:], caption="Phases, lost and new ranks, resumptions", numeric_from=3) + note
-
-
-def _details(details: dict[str, object]) -> str:
-    words = []
-    for key, value in details.items():
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        words.append(shown if key in ("phase", "reason") else f"{key} {shown}")
-    return "; ".join(words)
 
 
 def _sample(run: SubspacesRun) -> str:
