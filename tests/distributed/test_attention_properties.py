@@ -1,4 +1,4 @@
-"""What must hold of compressed context-parallel attention, whatever the numbers?  Issue 3, point 2."""
+"""What must hold of compressed context-parallel attention, whatever the numbers?"""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Is the loss, and every gradient, on several ranks that of one process?  Issue 3, point 1.
+"""Is the loss, and every gradient, on several ranks that of one process?
 
 One process is a dense reference by ordinary autograd (``dense_reference.py``), not the code under test on one rank.
 The ranks' gradients are summed, as the trainer does it.

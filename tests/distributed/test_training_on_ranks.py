@@ -1,4 +1,4 @@
-"""Does training on several ranks follow one process, and do drifted replicas become one model?  Issue 3, point 2."""
+"""Does training on several ranks follow one process, and do drifted replicas become one model?"""
 
 from dataclasses import replace
 

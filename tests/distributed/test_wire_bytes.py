@@ -1,4 +1,4 @@
-"""Do the bytes that ranks count equal the closed form, forward and backward?  Issue 3, point 3."""
+"""Do the bytes that ranks count equal the closed form, forward and backward?"""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Does a real run count what the closed form says, and is a difference found?  Issue 3, point 3."""
+"""Does a real run count what the closed form says, and is a difference found?"""
 
 import json
 from collections.abc import Callable
