@@ -1,10 +1,12 @@
 """A pool of four processes for all tests of this folder, and what they found for each case."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from attention_cases import Case, Outcome, join, run_rank
 
+from forked_runs import ForkServer
 from gloo_ranks import RankPool
 
 
@@ -31,3 +33,16 @@ class Outcomes:
 @pytest.fixture(scope="session")
 def outcomes(pool: RankPool) -> Outcomes:
     return Outcomes(pool)
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[ForkServer]:
+    """Starts runs of several ranks without their imports."""
+    with ForkServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def runs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runs of this folder's tests lie."""
+    return tmp_path_factory.mktemp("runs")

@@ -1,6 +1,7 @@
 """How does one rank give the others what only it has?  Named tensors; and the check of equal settings."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from thinwire.comm.group import Group
 from thinwire.config.fingerprint import differing_keys
 
 TAG = "bases"
+T = TypeVar("T")
 
 
 def hand_over(
@@ -33,6 +35,19 @@ def hand_over(
         tensors = [torch.empty(shape, dtype=getattr(torch, dtype)) for _, shape, dtype in described]
     received = broadcast(group, tensors, root=root, tag=TAG)
     return {name: tensor for (name, _, _), tensor in zip(described, received, strict=True)}, meta
+
+
+def together(group: Group, act: Callable[[], T]) -> T:
+    """Do something on every rank that a person's mistake may prevent on one; then all raise its UserError."""
+    error, result = None, None
+    try:
+        result = act()
+    except UserError as raised:
+        error = {"what": raised.what, "where": raised.where, "fix": raised.fix}
+    for found in gather_json(group, error):
+        if found is not None:
+            raise UserError(**found)
+    return result  # type: ignore[return-value]
 
 
 def refuse_differences(group: Group, identity: dict[str, Any], *, reference: int = 0) -> None:

@@ -21,7 +21,7 @@ from thinwire.comm.group import PeerLostError
 from thinwire.config.fingerprint import as_record
 from thinwire.subspaces import saving
 from thinwire.subspaces.config import SubspacesConfig
-from thinwire.subspaces.handover import hand_over, refuse_differences
+from thinwire.subspaces.handover import hand_over, refuse_differences, together
 from thinwire.subspaces.heartbeat import Beat, Heartbeat
 from thinwire.subspaces.journal import Journal
 from thinwire.subspaces.membership import Membership, Standing, compare_standings, first_at_work, unite
@@ -186,11 +186,10 @@ class RankRun:
         steps: list[int] = gather_json(main, saving.last_step(run))
         step = max(steps)
         root = steps.index(step)
-        there = None
         saving.forget_rank_after(run, rank=rank, step=step)
+        there = together(main, lambda: saving.load_weights(run, step=step) if step and rank == root else None)
         if rank == root:
             saving.sweep(run)
-            there = saving.load_weights(run, step=step) if step else None
             saving.cut_log(self.journal.log, size=int(there.meta["log_bytes"]) if there else 0)
         if step == 0:
             barrier(main)
@@ -201,14 +200,14 @@ class RankRun:
         self.trainer.load_state(step=step, phase=meta["phase"], weights=weights, own=own)
         self.journal.go_on_from(seconds=float(meta["seconds"]), totals=meta["wire_bytes"])
         if int(meta["ranks"]) != main.size:
-            self._tell(f"the checkpoint was made by {meta['ranks']} ranks; its chunks now lie on {main.size}")
+            self._tell(f"the checkpoint was made by {meta['ranks']} rank(s); its chunks now lie on {main.size}")
         self.journal.change(main, "resumed", step=step)
 
     def _own_part(self, *, step: int, ranks_then: int) -> dict[str, Tensor]:
         """Moments and averaging of this rank at a checkpoint; where its machine has none, or the number of ranks is
         another, the moments of a rank that has them."""
         main, run = self.trainer.team.main, self.around.run
-        own = saving.load_rank(run, rank=main.rank, step=step, ranks_then=ranks_then)
+        own = together(main, lambda: saving.load_rank(run, rank=main.rank, step=step, ranks_then=ranks_then))
         have = [rank for rank, has in enumerate(gather_json(main, own is not None)) if has]
         if not have:
             raise UserError(
@@ -233,7 +232,7 @@ class RankRun:
         if gone:
             reason = str(lost) if lost is not None else "it did not come to the meeting"
             self.journal.change(team.main, "lost rank", step=step, members=gone, reason=reason)
-            self._tell(f"{reason}; going on with {size} ranks from update {step}")
+            self._tell(f"{reason}; going on with {size} rank{'s' if size > 1 else ''} from update {step}")
             for name in gone if team.main.rank == 0 else ():
                 self.around.launcher.give_up(self._members[name])
         if new:
