@@ -16,6 +16,7 @@ The command line's verbs as functions on plain objects; a preset's or a run's ki
     thinwire.train(thinwire.preset("subspaces-small"), data=Path("data"), out=Path("llama"))
     thinwire.evaluate(Path("llama"))["perplexity"]
     thinwire.export(Path("llama"), out=Path("hugging-face"))
+    thinwire.measure_traffic(Path("llama"))["is_equal"]     # counted bytes beside the closed form
 
 Names are looked up when they are used, so that ``import thinwire`` is quick.
 """
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from thinwire.soma.scoring import loss_matrix
     from thinwire.subspaces.config import SubspacesConfig
     from thinwire.subspaces.language_model import LanguageModel, load_language_model
+    from thinwire.subspaces.measured_traffic import measure_traffic
 
 __version__ = "0.1.0"
 
@@ -57,6 +59,7 @@ _HOMES = {
     "SubspacesConfig": "thinwire.subspaces.config",
     "LanguageModel": "thinwire.subspaces.language_model",
     "load_language_model": "thinwire.subspaces.language_model",
+    "measure_traffic": "thinwire.subspaces.measured_traffic",
 }
 
 __all__ = [
@@ -72,6 +75,7 @@ __all__ = [
     "load_ensemble",
     "load_language_model",
     "loss_matrix",
+    "measure_traffic",
     "prepare",
     "preset",
     "replay",

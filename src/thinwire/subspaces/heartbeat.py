@@ -10,7 +10,9 @@ import torch
 
 from thinwire.comm.group import Group, Pending, TensorSpec
 
-TAG, SLOT = "control", 1
+TAG = "control"
+SLOT = 1 << 19
+"""Above the slots of any layer, below those of the collectives."""
 COUNTED_TAGS = ("kv-forward", "kv-backward", "theta", "sync", "control")
 
 
