@@ -136,21 +136,31 @@ def test_orphans_end_when_only_the_launcher_is_killed(forks: ForkServer, tiny_da
     assert forks.train(config, data=tiny_data, out=out).status == 0
 
 
+def by_hand(forks: ForkServer, config: SubspacesConfig, data: Path, out: Path, *, plans: dict[int, Plan]) -> list[int]:
+    """Three ranks without a launcher; the first serves the store, and takes its time."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    place = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [
+        forks.start_by_hand(
+            config,
+            data=data,
+            out=out,
+            environment=place | {"RANK": str(rank)},
+            plans=(plans[rank],) if rank in plans else (),
+        )
+        for rank in range(3)
+    ]
+
+
 def test_stopped_rank_comes_back_by_itself(
     forks: ForkServer, tiny_data: Path, runs_folder: Path, alone: dict[int, dict[int, float]]
 ) -> None:
     """Ranks without a launcher: the one that was left behind joins again when it wakes up."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    out = runs_folder / "by-hand"
-    config = replace(with_ranks(SUMMED, 3, timeout_seconds=2.0))
-    place = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    plans = {0: (Plan(0, "step", 1, "slow"),), 1: (), 2: (Plan(2, "step", 7, "stop"),)}
-    ranks = [
-        forks.start_by_hand(config, data=tiny_data, out=out, environment=place | {"RANK": str(r)}, plans=plans[r])
-        for r in range(3)
-    ]
+    out, config = runs_folder / "by-hand", with_ranks(SUMMED, 3, timeout_seconds=2.0)
+    plans = {0: Plan(0, "step", 1, "slow"), 2: Plan(2, "step", 7, "stop")}
+    ranks = by_hand(forks, config, tiny_data, out, plans=plans)
     wait_for(lambda: "lost rank" in events(out))
     os.kill(ranks[2], signal.SIGCONT)
     ended = [forks.finish(rank) for rank in ranks]
@@ -160,3 +170,17 @@ def test_stopped_rank_comes_back_by_itself(
     assert records(out, "step")[-1]["ranks"] == 3
     assert len(set(digests(out).values())) == 1
     assert_no_jump(out, alone[1], bound=JUMP_SUMMED)
+
+
+def test_ranks_end_when_the_store_dies_with_the_first(forks: ForkServer, tiny_data: Path, runs_folder: Path) -> None:
+    out, config = runs_folder / "no-store", with_ranks(SUMMED, 3, timeout_seconds=2.0)
+    ranks = by_hand(forks, config, tiny_data, out, plans={0: Plan(0, "step", 10, "kill")})
+    first, *others = [forks.finish(rank) for rank in ranks]
+    assert first.status == -signal.SIGKILL
+    for ended in others:
+        assert ended.status == 1, ended
+        assert "the place where the ranks meet is gone" in ended.complaint
+        assert "give the same command again; it goes on from the last checkpoint" in ended.complaint
+    ended_well = [forks.finish(rank) for rank in by_hand(forks, config, tiny_data, out, plans={})]
+    assert [one.status for one in ended_well] == [0, 0, 0], ended_well
+    assert "resumed" in events(out)

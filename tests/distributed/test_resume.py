@@ -89,7 +89,7 @@ def test_checkpoint_of_two_ranks_goes_on_with_three(
     assert stopped.status == -9
     ended = forks.train(with_ranks(config, 3), data=tiny_data, out=out)
     assert ended.status == 0, ended
-    assert "was made by 2 rank(s); its chunks now lie on 3" in ended.said
+    assert "was made by 2 ranks; its chunks now lie on 3" in ended.said
     alone = losses(undisturbed)
     for record in records(out, "step"):
         assert record["ranks"] == (2 if record["step"] <= 8 else 3)

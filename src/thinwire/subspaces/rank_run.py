@@ -200,7 +200,7 @@ class RankRun:
         self.trainer.load_state(step=step, phase=meta["phase"], weights=weights, own=own)
         self.journal.go_on_from(seconds=float(meta["seconds"]), totals=meta["wire_bytes"])
         if int(meta["ranks"]) != main.size:
-            self._tell(f"the checkpoint was made by {meta['ranks']} rank(s); its chunks now lie on {main.size}")
+            self._tell(f"the checkpoint was made by {_count(meta['ranks'])}; its chunks now lie on {main.size}")
         self.journal.change(main, "resumed", step=step)
 
     def _own_part(self, *, step: int, ranks_then: int) -> dict[str, Tensor]:
@@ -232,12 +232,12 @@ class RankRun:
         if gone:
             reason = str(lost) if lost is not None else "it did not come to the meeting"
             self.journal.change(team.main, "lost rank", step=step, members=gone, reason=reason)
-            self._tell(f"{reason}; going on with {size} rank{'s' if size > 1 else ''} from update {step}")
+            self._tell(f"{reason}; going on with {_count(size)} from update {step}")
             for name in gone if team.main.rank == 0 else ():
                 self.around.launcher.give_up(self._members[name])
         if new:
             self.journal.change(team.main, "joined", step=step, members=new)
-            self._tell(f"rank {', '.join(map(str, new))} joined at update {step}; {size} ranks now")
+            self._tell(f"rank {', '.join(map(str, new))} joined at update {step}; {_count(size)} now")
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
@@ -373,6 +373,10 @@ class RankRun:
     def _tell(self, text: str) -> None:
         if self.trainer.team.main.rank == 0:
             self.around.say(text)
+
+
+def _count(ranks: int) -> str:
+    return f"{ranks} rank" if ranks == 1 else f"{ranks} ranks"
 
 
 def identity_of(config: SubspacesConfig, *, data: str, version: str) -> dict[str, Any]:
