@@ -3,6 +3,9 @@
 The weights carry Hugging Face's names and shapes from the start and RoPE is half-split as theirs, so nothing is
 permuted or renamed.  ``config.json`` says ``rope_theta``, which transformers 4 reads, and ``rope_parameters``, which
 transformers 5 does.
+
+transformers rounds RoPE's angles to FP32 before it takes their sines, ours are FP64: the logits of a trained 5M model
+differ by 4e-6 within 48 positions and by 2e-4 at 2,048, where ours are 1e-5 from FP64's and nothing else differs.
 """
 
 from dataclasses import dataclass

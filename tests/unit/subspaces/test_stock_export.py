@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from thinwire.base.errors import UserError
 from thinwire.base.files import sha256_file
 from thinwire.subspaces import export as export_module
+from thinwire.subspaces import full_attention
 from thinwire.subspaces.config import LlamaConfig, SubspacesConfig
 from thinwire.subspaces.export import WEIGHTS, export, llama_config
 from thinwire.subspaces.full_attention import FullAttention
@@ -48,12 +49,12 @@ def theirs(folder: Path) -> Any:
     return model
 
 
-def assert_equal_logits(folder: Path, model: LanguageModel) -> None:
+def assert_equal_logits(folder: Path, model: LanguageModel, *, tokens: int = 48) -> None:
     """Over a whole context, in FP32."""
-    tokens = torch.randint(0, model.stock.llama.vocab_size, (2, 48), generator=torch.Generator().manual_seed(1))
+    rows = torch.randint(0, model.stock.llama.vocab_size, (2, tokens), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        found = theirs(folder)(tokens).logits
-        (expected,) = model.stock.llama([tokens], FullAttention(model.stock.config.model))
+        found = theirs(folder)(rows).logits
+        (expected,) = model.stock.llama([rows], FullAttention(model.stock.config.model))
     assert expected.std() > 0.1
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
@@ -65,6 +66,24 @@ def test_logits_are_equal_for_every_shape(tiny_data: Path, tmp_path: Path, shape
     assert_equal_logits(tmp_path / "out", load_language_model(run))
     names = load_file(tmp_path / "out" / WEIGHTS).keys()
     assert ("lm_head.weight" in names) != SHAPES[shape].tied
+
+
+def test_far_out_only_the_rounding_of_the_angles_differs(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With angles in FP32, as transformers has them, logits are equal at 2,048 positions too."""
+
+    def single(positions: Any, *, head_width: int, base: float, dtype: torch.dtype) -> tuple[Any, Any]:
+        inverse = 1.0 / base ** (torch.arange(0, head_width, 2).float() / head_width)
+        angles = positions.float()[:, None] * inverse
+        doubled = torch.cat([angles, angles], dim=-1)
+        return doubled.cos().to(dtype), doubled.sin().to(dtype)
+
+    config = with_model(PLAIN)
+    run = untrained_run(config, data=tiny_data, out=tmp_path / "run")
+    export(run, out=tmp_path / "out")
+    monkeypatch.setattr(full_attention, "rope_angles", single)
+    assert_equal_logits(tmp_path / "out", load_language_model(run), tokens=2048)
 
 
 def test_logits_of_a_folded_run_are_equal(tiny_llama: Path, tmp_path: Path) -> None:
