@@ -4,16 +4,15 @@ A finished part is kept where the fingerprint of its inputs is the same, so that
 nothing.
 """
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 from thinwire.base.errors import RunFailedError, UserError
-from thinwire.base.files import read_json, write_json
+from thinwire.base.files import atomic_write, read_json, write_json
 from thinwire.base.progress import Task, Voice
 from thinwire.comm.process import Place, open_store, place_from_environment
 from thinwire.config.fingerprint import as_record, fingerprint, from_record
-from thinwire.data.corpus import Corpus
+from thinwire.data.corpus import TOKENIZER_FOLDER, Corpus
 from thinwire.data.tokens import open_tokens
 from thinwire.launch.group import run_ranks
 from thinwire.launch.local import Command, available_cores
@@ -118,9 +117,9 @@ def open_or_create(
         results_of=lambda record: result_record(from_record(SubspacesConfig, record)),
         is_extension=lambda _: False,
     )
-    tokenizer = corpus.folder / "tokenizer"
-    if tokenizer.is_dir() and not (out / "tokenizer").is_dir():
-        shutil.copytree(tokenizer, out / "tokenizer")
+    tokenizer = corpus.folder / TOKENIZER_FOLDER
+    for path in sorted(tokenizer.iterdir()) if tokenizer.is_dir() else ():
+        atomic_write(out / TOKENIZER_FOLDER / path.name, path.read_bytes())
 
 
 def start_ranks(config: SubspacesConfig, *, out: Path, voice: Voice) -> None:

@@ -1,4 +1,4 @@
-"""What holds at a step?  The phase (sections 3.4, 3.5), the learning rate (section 5.1), when weights are averaged."""
+"""What holds at a step?  The phase (sections 3.4, 3.5), the learning rate (section 5.1), when ranks hold one model."""
 
 from typing import Literal
 
@@ -29,7 +29,9 @@ def last_compressed_step(config: SubspacesConfig) -> int:
     """
     steps, phases = config.optimizer.steps, config.phases
     stays = phases.unplug == "never" or (phases.unplug == "fold" and config.codec.kind != "subspace")
-    return steps if stays else max(phases.warmup_steps, steps - round(phases.unplug_fraction * steps))
+    # At least one step is compressed: what was never plugged in cannot be unplugged.
+    first = min(steps, phases.warmup_steps + 1)
+    return steps if stays else max(first, steps - round(phases.unplug_fraction * steps))
 
 
 def learning_rate(step: int, config: OptimizerConfig) -> float:
@@ -42,11 +44,6 @@ def learning_rate(step: int, config: OptimizerConfig) -> float:
         return config.learning_rate * step / config.ramp_steps
     left = (config.steps - step) / max(1, config.steps - config.ramp_steps)
     return config.learning_rate * (config.final_fraction + (1.0 - config.final_fraction) * left)
-
-
-def is_sync_step(step: int, config: SubspacesConfig) -> bool:
-    """Whether the replicas' weights are averaged after this update (never where gradients are summed)."""
-    return config.sync.every > 1 and step % config.sync.every == 0
 
 
 def is_settling_step(step: int, config: SubspacesConfig) -> bool:

@@ -8,7 +8,6 @@ import pytest
 from thinwire.subspaces.config import CodecConfig, OptimizerConfig, PhasesConfig, SubspacesConfig, SyncConfig
 from thinwire.subspaces.schedule import (
     is_settling_step,
-    is_sync_step,
     last_compressed_step,
     layout_shift,
     learning_rate,
@@ -40,7 +39,7 @@ def test_phases_follow_each_other() -> None:
     assert phases(unplugged("never")) == "wwwww" + 15 * "c"
     assert phases(unplugged("fold", "plain")) == "wwwww" + 15 * "p"
     assert phases(replace(CONFIG, phases=PhasesConfig(warmup_steps=0, unplug_fraction=0.0))) == 20 * "c"
-    assert phases(replace(CONFIG, phases=PhasesConfig(warmup_steps=5, unplug_fraction=1.0))) == "wwwww" + 15 * "f"
+    assert phases(replace(CONFIG, phases=PhasesConfig(warmup_steps=5, unplug_fraction=1.0))) == "wwwwwc" + 14 * "f"
 
 
 @pytest.mark.parametrize("kind", ["top_k", "quantised"])
@@ -48,6 +47,13 @@ def test_only_a_subspace_is_folded(kind: str) -> None:
     assert phases(unplugged("fold", kind)) == "wwwww" + 15 * "c"
     assert last_compressed_step(unplugged("fold", kind)) == 20
     assert phases(unplugged("drop", kind)) == "wwwww" + 10 * "c" + "ppppp"
+
+
+def test_what_is_unplugged_was_plugged_in() -> None:
+    short = replace(CONFIG, optimizer=OptimizerConfig(steps=6), phases=PhasesConfig(warmup_steps=5))
+    assert phases(replace(short, phases=replace(short.phases, unplug_fraction=0.5))) == "wwwwwc"
+    assert phases(replace(short, phases=replace(short.phases, warmup_steps=6))) == "wwwwww"
+    assert phases(replace(short, phases=replace(short.phases, warmup_steps=4, unplug_fraction=1.0))) == "wwwwcf"
 
 
 def test_the_rate_rises_from_zero_and_falls_to_its_end() -> None:
@@ -61,12 +67,6 @@ def test_the_rate_rises_from_zero_and_falls_to_its_end() -> None:
 
 def test_replicas_settle_at_phase_ends_checkpoints_and_the_end() -> None:
     assert [step for step in range(1, 21) if is_settling_step(step, CONFIG)] == [4, 5, 8, 12, 15, 16, 20]
-
-
-def test_nothing_is_averaged_where_gradients_are_summed() -> None:
-    every = replace(CONFIG, sync=SyncConfig(every=4))
-    assert not any(is_sync_step(step, CONFIG) for step in range(1, 21))
-    assert [step for step in range(1, 21) if is_sync_step(step, every)] == [4, 8, 12, 16, 20]
 
 
 def test_ranks_move_where_weights_are_averaged() -> None:
