@@ -244,7 +244,7 @@ class ContextAttention:
         assert self.heads is not None
         heads = self.heads.layers[layer]
         assert isinstance(heads, LayerHeads)
-        thetas = [predict(heads, x, key=key, value=value, theta_max=self.codec.theta_max) for x in rows]
+        thetas = predict(heads, rows, key=key, value=value, theta_max=self.codec.theta_max)
         if self.codec.theta_source == "previous_chunk":
             wire = torch.float64 if self.codec.wire == "float64" else torch.float32
             slot = self._slot(layer, stream) // 2 + 1

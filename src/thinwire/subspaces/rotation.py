@@ -104,7 +104,9 @@ class Rotation:
         self.method = method
         if method == "cached":
             self._products = list(_products(self.num_generators, self.order))
-            self._matrices = _series_matrices(self.basis, generators, self._products)
+            # Row by row of U^T: products with tall frames of few columns, and their gradients, are faster so.
+            self._flat_matrices = _series_matrices(self.basis, generators, self._products).mT.flatten(1)
+            self._flat_basis = self.basis.mT.reshape(1, -1)
         else:
             self._generators = generators.to(self.basis)
 
@@ -115,12 +117,15 @@ class Rotation:
 
     def _from_cache(self, theta: Tensor) -> Tensor:
         """Ubar + sum over the products of thetas of (product) (matrix)."""
-        values: dict[tuple[int, ...], Tensor] = {(): torch.ones_like(theta[..., 0])}
-        for product in self._products:
-            values[product] = values[product[:-1]] * theta[..., product[-1]]
-        coefficients = torch.stack([values[product] for product in self._products], dim=-1)
-        change = coefficients @ self._matrices.flatten(1)
-        return self.basis + change.unflatten(-1, self.basis.shape)
+        if self.num_generators == 1:  # few operations: a step makes a frame for every chunk that is read
+            coefficients = torch.cat([theta**power for power in range(1, self.order + 1)], dim=-1)
+        else:
+            values: dict[tuple[int, ...], Tensor] = {(): torch.ones_like(theta[..., 0])}
+            for product in self._products:
+                values[product] = values[product[:-1]] * theta[..., product[-1]]
+            coefficients = torch.stack([values[product] for product in self._products], dim=-1)
+        rows = torch.addmm(self._flat_basis, coefficients.reshape(-1, len(self._products)), self._flat_matrices)
+        return rows.view(*theta.shape[:-1], *self.basis.mT.shape).mT
 
     def _by_iteration(self, theta: Tensor) -> Tensor:
         """exp(S / steps), applied ``steps`` times (Al-Mohy and Higham, 2011, "Computing the action of the matrix

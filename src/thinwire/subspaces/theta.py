@@ -48,16 +48,19 @@ class ThetaAddress:
 
 
 def predict(
-    heads: LayerHeads, hidden: Float[Tensor, "b t d"], *, key: Tensor, value: Tensor, theta_max: float
-) -> Float[Tensor, "b two k"]:
-    """theta of one chunk for keys (row 0) and values (row 1); the mean is taken before the linear projection.
+    heads: LayerHeads, chunks: Sequence[Float[Tensor, "b _ d"]], *, key: Tensor, value: Tensor, theta_max: float
+) -> list[Float[Tensor, "b two k"]]:
+    """theta of each chunk for keys (row 0) and values (row 1); the mean is taken before the linear projection.
 
     In the precision of the weights also where the model computes in less: every reader turns its frames by it.
     """
-    with torch.autocast(hidden.device.type, enabled=False):
-        mean = hidden.to(key.dtype).mean(dim=1)
-        raw = torch.stack([heads.key(functional.linear(mean, key)), heads.value(functional.linear(mean, value))], dim=1)
-        return squash(raw, theta_max)
+    if not chunks:
+        return []
+    with torch.autocast(chunks[0].device.type, enabled=False):
+        # All chunks at once: each use of a whole weight costs a gradient of its size.
+        means = torch.stack([hidden.to(key.dtype).mean(dim=1) for hidden in chunks])
+        sides = [heads.key(functional.linear(means, key)), heads.value(functional.linear(means, value))]
+        return list(squash(torch.stack(sides, dim=2), theta_max).unbind(dim=0))
 
 
 def draw(

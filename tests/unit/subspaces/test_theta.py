@@ -30,7 +30,7 @@ def test_new_heads_turn_nothing() -> None:
     heads = LayerHeads(width=6, generators=2)
     weights = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(0))
     hidden = torch.randn(3, 7, 5, generator=torch.Generator().manual_seed(1))
-    theta = predict(heads, hidden, key=weights[0], value=weights[1], theta_max=1.0)
+    (theta,) = predict(heads, [hidden], key=weights[0], value=weights[1], theta_max=1.0)
     assert theta.shape == (3, 2, 2)
     assert not theta.any()
     assert len(RotationHeads(layers=3, width=6, generators=2).layers) == 3
@@ -42,11 +42,13 @@ def test_theta_is_psi_of_the_mean_of_keys_and_of_values() -> None:
         torch.nn.init.normal_(parameter, generator=generator)
     weights = torch.randn(2, 6, 5, generator=generator)
     hidden = torch.randn(3, 7, 5, generator=generator)
-    theta = predict(heads, hidden, key=weights[0], value=weights[1], theta_max=0.7)
-    for row, (side, weight) in enumerate(((heads.key, weights[0]), (heads.value, weights[1]))):
-        raw = side(hidden @ weight.mT).mean(dim=1)
-        torch.testing.assert_close(theta[:, row], 0.7 * torch.tanh(raw / 0.7), rtol=1e-5, atol=1e-6)
-    assert float(theta.detach().abs().max()) < 0.7
+    chunks = [hidden[:, :4], hidden[:, 4:]]
+    thetas = predict(heads, chunks, key=weights[0], value=weights[1], theta_max=0.7)
+    for chunk, theta in zip(chunks, thetas, strict=True):
+        for row, (side, weight) in enumerate(((heads.key, weights[0]), (heads.value, weights[1]))):
+            raw = side(chunk @ weight.mT).mean(dim=1)
+            torch.testing.assert_close(theta[:, row], 0.7 * torch.tanh(raw / 0.7), rtol=1e-5, atol=1e-6)
+        assert float(theta.detach().abs().max()) < 0.7
 
 
 def test_psi_keeps_its_precision_where_the_model_computes_in_less() -> None:
@@ -54,9 +56,9 @@ def test_psi_keeps_its_precision_where_the_model_computes_in_less() -> None:
     for parameter in heads.parameters():
         torch.nn.init.normal_(parameter, generator=generator)
     weights, hidden = torch.randn(2, 6, 5, generator=generator), torch.randn(1, 7, 5, generator=generator)
-    exact = predict(heads, hidden, key=weights[0], value=weights[1], theta_max=1.0)
+    (exact,) = predict(heads, [hidden], key=weights[0], value=weights[1], theta_max=1.0)
     with torch.autocast("cpu", torch.bfloat16):
-        mixed = predict(heads, hidden, key=weights[0], value=weights[1], theta_max=1.0)
+        (mixed,) = predict(heads, [hidden], key=weights[0], value=weights[1], theta_max=1.0)
     assert mixed.dtype == torch.float32
     assert torch.equal(exact, mixed)
 
