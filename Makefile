@@ -30,6 +30,7 @@ test: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python bench/kernels.py
+	$(BIN)/python bench/communication.py  # needs root and iproute2, for links in network namespaces
 
 demo: $(VENV)/.base
 	$(BIN)/thinwire demo --out runs/demo
