@@ -16,9 +16,10 @@ from thinwire.data.corpus import TOKENIZER_FOLDER
 from thinwire.data.encode import Tokenizer
 from thinwire.data.tokens import open_tokenizer
 from thinwire.experiments.registry import preset
+from thinwire.experiments.subspaces import subspaces_800m
 from thinwire.plan import quantities
 from thinwire.plan.step_time import measured_step_seconds, step_flops
-from thinwire.plan.subspaces import Goal, Question, paper_setup, plan
+from thinwire.plan.subspaces import Goal, Question, plan
 from thinwire.runs.layout import RunFolder
 from thinwire.subspaces.config import SubspacesConfig, check, read_config
 from thinwire.subspaces.traffic import Exchange
@@ -77,7 +78,7 @@ def main(argv: list[str]) -> None:
 def _base(name: str | None) -> Base:
     """What the flags start from."""
     if name is None:
-        return Base(paper_setup())
+        return Base(subspaces_800m())
     if (Path(name) / "config.json").is_file():
         run = RunFolder(Path(name))
         config = read_config(run)

@@ -9,11 +9,7 @@ from thinwire.plan.step_time import StepTime, step_flops, step_time, tokens_per_
 from thinwire.subspaces.codecs.make import codec_rank
 from thinwire.subspaces.config import (
     CodecConfig,
-    LaunchConfig,
-    LlamaConfig,
-    SequenceConfig,
     SubspacesConfig,
-    SyncConfig,
 )
 from thinwire.subspaces.schedule import Phase
 from thinwire.subspaces.traffic import Exchange, Traffic, num_parameters, step_traffic
@@ -21,21 +17,6 @@ from thinwire.subspaces.traffic import Exchange, Traffic, num_parameters, step_t
 HIDDEN_FRACTION = 0.95
 """An exchange counts as hidden where a step keeps this part of the speed it has without any link."""
 RATES = (0.8, 0.9, 0.95, 0.98, 0.99)
-
-
-def paper_setup() -> SubspacesConfig:
-    """Section 5.2: 8 layers, d = 2,048, 8 heads, 132,000 tokens over 8 machines, K to 2%, V to 5%, averages every 200.
-
-    choice: hidden width and untied head that give about the paper's 800M parameters with GPT-2's vocabulary (793M).
-    """
-    return SubspacesConfig(
-        model=LlamaConfig(layers=8, width=2048, heads=8, kv_heads=8, head_width=256, hidden=9216, tied=False),
-        sequence=SequenceConfig(tokens=132_000, chunks=16),
-        codec=CodecConfig(key_rate=0.98, value_rate=0.95),
-        sync=SyncConfig(every=200, wire="bfloat16"),
-        launch=LaunchConfig(ranks=8),
-        checkpoint_every=200,
-    )
 
 
 class Goal(NamedTuple):

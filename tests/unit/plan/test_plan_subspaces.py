@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from thinwire.comm.link import Link
-from thinwire.plan.subspaces import Goal, Question, gentlest_rank, paper_setup, plan, variants
+from thinwire.experiments.subspaces import subspaces_800m
+from thinwire.plan.subspaces import Goal, Question, gentlest_rank, plan, variants
 
 LINKS = (Link(3e8, "node"), Link(3e8, "pair"))
 COMPUTE = 132_000 / 56_000
-QUESTION = Question(paper_setup(), LINKS, vocab_size=50_257, compute_seconds=COMPUTE, exchange="all_gather")
+QUESTION = Question(subspaces_800m(), LINKS, vocab_size=50_257, compute_seconds=COMPUTE, exchange="all_gather")
 
 
 def rows_of(record: dict[str, Any], codec: str) -> dict[str, dict[str, Any]]:
@@ -19,7 +20,7 @@ def rows_of(record: dict[str, Any], codec: str) -> dict[str, dict[str, Any]]:
 
 def test_every_codec_is_planned_on_every_link() -> None:
     record = plan(QUESTION)
-    names = [variant.name for variant in variants(paper_setup())]
+    names = [variant.name for variant in variants(subspaces_800m())]
     assert [row["codec"] for row in record["options"][::2]] == names
     assert names[:2] == ["plain", "subspace K -98% V -95%"]
     assert names[-2:] == ["top 10%", "4-bit"]
@@ -56,7 +57,7 @@ def test_the_gentlest_rank_is_the_largest_that_fits(link: Link, goal: Goal | Non
     assert allowed is not None
     for tried, fits in ((rank, True), (rank + 1, False)):
         rate = 1 - tried / 2048
-        config = replace(paper_setup(), codec=replace(paper_setup().codec, key_rate=rate, value_rate=rate))
+        config = replace(subspaces_800m(), codec=replace(subspaces_800m().codec, key_rate=rate, value_rate=rate))
         own = plan(replace(question, config=config, links=(link,)))["options"][1]
         assert own["key_rank"] == tried
         assert own["fits"] == fits
@@ -88,7 +89,7 @@ def test_without_a_compute_time_nothing_is_judged() -> None:
 
 
 def test_one_rank_needs_no_link() -> None:
-    config = replace(paper_setup(), launch=replace(paper_setup().launch, ranks=1))
+    config = replace(subspaces_800m(), launch=replace(subspaces_800m().launch, ranks=1))
     record = plan(replace(QUESTION, config=config))
     assert {row["wire_bytes"] for row in record["options"]} == {0}
     assert {link["gentlest_rank"] for link in record["links"]} == {2048}

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from thinwire.comm.link import Link
+from thinwire.experiments.subspaces import subspaces_800m
 from thinwire.plan.step_time import link_seconds, measured_step_seconds, step_flops, step_time, tokens_per_step
-from thinwire.plan.subspaces import paper_setup
 from thinwire.subspaces.config import SubspacesConfig, SyncConfig, check
 from thinwire.subspaces.schedule import Phase
 from thinwire.subspaces.traffic import num_parameters, step_traffic
 
 GPT2 = 50_257
 NODE, PAIR, FABRIC = Link(3e8, "node"), Link(3e8, "pair"), Link(1e11, "node")
-LAST_PLAIN = replace(paper_setup(), codec=replace(paper_setup().codec, uncompressed_layers=(7,)))
+LAST_PLAIN = replace(subspaces_800m(), codec=replace(subspaces_800m().codec, uncompressed_layers=(7,)))
 
 
 def one_layer(config: SubspacesConfig) -> SubspacesConfig:
@@ -28,7 +28,7 @@ def one_layer(config: SubspacesConfig) -> SubspacesConfig:
     [("plain", 946, 25.2, 3.60, 0.076), ("compressed", 33.0, 0.88, 0.126, 0.0026)],
 )
 def test_one_layer_and_pass(phase: Phase, megabytes: float, node: float, pair: float, fabric: float) -> None:
-    traffic = step_traffic(one_layer(paper_setup()), vocab_size=GPT2, phase=phase, exchange="all_gather")
+    traffic = step_traffic(one_layer(subspaces_800m()), vocab_size=GPT2, phase=phase, exchange="all_gather")
     for sent in (traffic.kv_forward, traffic.kv_backward):
         assert sent.sum(axis=0).max() / 1e6 == pytest.approx(megabytes, rel=2e-3)
         assert link_seconds(sent, link=NODE) == pytest.approx(node, rel=5e-3)
@@ -39,8 +39,8 @@ def test_one_layer_and_pass(phase: Phase, megabytes: float, node: float, pair: f
 @pytest.mark.parametrize(
     ("config", "phase", "gigabytes", "node", "pair", "fabric"),
     [
-        (paper_setup(), "plain", 15.1, 404, 57.7, 1.2),
-        (paper_setup(), "compressed", 0.529, 14.1, 2.0, 0.042),
+        (subspaces_800m(), "plain", 15.1, 404, 57.7, 1.2),
+        (subspaces_800m(), "compressed", 0.529, 14.1, 2.0, 0.042),
         (LAST_PLAIN, "compressed", 2.36, 62.8, 9.0, 0.19),
     ],
 )
@@ -54,7 +54,7 @@ def test_a_step_of_two_passes(
 
 
 def test_summing_gradients_each_step_is_hopeless_and_averages_are_not() -> None:
-    config = paper_setup()
+    config = subspaces_800m()
     assert num_parameters(config, vocab_size=GPT2) == 793_090_048
     traffic = step_traffic(config, vocab_size=GPT2, phase="plain")
     assert link_seconds(traffic.sync, link=NODE) == pytest.approx(74.0, abs=0.1)
@@ -66,7 +66,7 @@ def test_summing_gradients_each_step_is_hopeless_and_averages_are_not() -> None:
 
 
 def test_the_papers_speeds_fit_a_link_per_pair_with_everything_compressed() -> None:
-    config, compute = paper_setup(), 132_000 / 56_000
+    config, compute = subspaces_800m(), 132_000 / 56_000
     speeds = {}
     for phase in ("plain", "compressed"):
         traffic = step_traffic(config, vocab_size=GPT2, phase=phase, exchange="all_gather")
@@ -83,13 +83,13 @@ def test_the_papers_speeds_fit_a_link_per_pair_with_everything_compressed() -> N
 
 
 def test_operations_of_the_papers_step_are_plausible_for_eight_a100() -> None:
-    flops = step_flops(paper_setup(), vocab_size=GPT2)
+    flops = step_flops(subspaces_800m(), vocab_size=GPT2)
     assert flops == pytest.approx(2.26e15, rel=5e-3)
     assert flops / 8 / (132_000 / 56_000) / 312e12 == pytest.approx(0.384, abs=0.005)
 
 
 def test_overlap_hides_the_exchange_but_not_summed_gradients() -> None:
-    config = paper_setup()
+    config = subspaces_800m()
     traffic = step_traffic(config, vocab_size=GPT2)
     seldom = step_time(config, traffic, link=PAIR, compute_seconds=10.0)
     assert seldom.overlapped == 10.0
@@ -100,7 +100,7 @@ def test_overlap_hides_the_exchange_but_not_summed_gradients() -> None:
 
 
 def test_a_delay_counts_once_a_layer_and_direction_and_again_for_theta() -> None:
-    config = replace(paper_setup(), sequence=replace(paper_setup().sequence, accumulation=3))
+    config = replace(subspaces_800m(), sequence=replace(subspaces_800m().sequence, accumulation=3))
     late = Link(3e8, "pair", delay_seconds=0.1)
     for phase, waits in (("plain", 16), ("compressed", 32), ("folded", 16)):
         traffic = step_traffic(config, vocab_size=GPT2, phase=phase)
@@ -119,7 +119,7 @@ def test_the_busiest_direction_decides() -> None:
 
 def test_only_needed_chunks_save_bytes_but_not_the_busiest_nodes_pass() -> None:
     full, needed = (
-        step_traffic(paper_setup(), vocab_size=GPT2, phase="plain", exchange=exchange)
+        step_traffic(subspaces_800m(), vocab_size=GPT2, phase="plain", exchange=exchange)
         for exchange in ("all_gather", "needed")
     )
     assert needed.exchange_bytes == 0.75 * full.exchange_bytes
@@ -135,4 +135,4 @@ def test_steps_are_measured_outside_the_warm_up(tmp_path: Path) -> None:
 
 
 def test_the_papers_setting_is_a_valid_configuration() -> None:
-    check(paper_setup(), where="test")
+    check(subspaces_800m(), where="test")
