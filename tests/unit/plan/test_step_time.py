@@ -100,7 +100,9 @@ def test_overlap_hides_the_exchange_but_not_summed_gradients() -> None:
 
 
 def test_a_delay_counts_once_a_layer_and_direction_and_again_for_theta() -> None:
-    config = replace(subspaces_800m(), sequence=replace(subspaces_800m().sequence, accumulation=3))
+    paper = subspaces_800m()
+    handing_on = replace(paper.codec, theta_source="previous_chunk")
+    config = replace(paper, sequence=replace(paper.sequence, accumulation=3), codec=handing_on)
     late = Link(3e8, "pair", delay_seconds=0.1)
     for phase, waits in (("plain", 16), ("compressed", 32), ("folded", 16)):
         traffic = step_traffic(config, vocab_size=GPT2, phase=phase)
