@@ -14,6 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -180,7 +181,7 @@ def _be_rank(arguments: list[str], out: int, err: int, plans: tuple[Plan, ...]) 
     _leave_digest()
     os.dup2(out, 1)
     os.dup2(err, 2)
-    os.closerange(3, 4096)
+    _let_go_of_files()
     sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
     status = 1
     try:
@@ -192,9 +193,20 @@ def _be_rank(arguments: list[str], out: int, err: int, plans: tuple[Plan, ...]) 
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with suppress(OSError):  # the launcher is gone; this copy of it must not go on in its place
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(status)
+
+
+def _let_go_of_files() -> None:
+    """Of the launcher's. Their numbers stay taken: an inherited object that is collected later closes its number."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in [int(name) for name in os.listdir("/proc/self/fd")]:
+        if number > 2 and number != nothing:
+            with suppress(OSError):  # the one that listed them
+                os.fstat(number)
+                os.dup2(nothing, number)
 
 
 def _leave_digest() -> None:
