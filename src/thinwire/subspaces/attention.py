@@ -248,7 +248,20 @@ class ContextAttention:
         if self.codec.theta_source == "previous_chunk":
             wire = torch.float64 if self.codec.wire == "float64" else torch.float32
             slot = self._slot(layer, stream) // 2 + 1
-            handover = Handover(self.place.group, self.place.layout, slot=slot, wire=wire)
+            handover = Handover(self.place.group, self.place.layout, slot=slot, wire=wire, turns=self.place.turns)
             thetas = shift_by_one_chunk(thetas, handover=handover)
         self.thetas[layer, stream] = [theta.detach() for theta in thetas]
         return list(thetas)
+
+
+class OneStream:
+    """``Attend`` of one of the streams, for a pass that holds no other."""
+
+    def __init__(self, attend: ContextAttention, stream: int) -> None:
+        self._attend, self._stream = attend, stream
+
+    def begin(self, layer: int, stream: int, *, hidden: Tensor, key: Tensor, value: Tensor) -> Started:  # noqa: ARG002
+        return self._attend.begin(layer, self._stream, hidden=hidden, key=key, value=value)
+
+    def finish(self, begun: Started, *, query: Tensor) -> Tensor:
+        return self._attend.finish(begun, query=query)

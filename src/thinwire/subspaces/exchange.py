@@ -16,6 +16,7 @@ from thinwire.kernels.partial_attention.api import Mask
 from thinwire.subspaces.codecs.base import Codec, Coded
 from thinwire.subspaces.full_attention import split_heads
 from thinwire.subspaces.sequence import Layout, Slice
+from thinwire.subspaces.turns import Turns
 
 FORWARD_TAG, BACKWARD_TAG = "kv-forward", "kv-backward"
 
@@ -47,6 +48,13 @@ class Place:
     num_streams: int
     dtype: torch.dtype
     device: torch.device
+    turns: Turns = field(default_factory=Turns)
+    """Of the streams; a wait gives the turn away."""
+
+    def wait(self, pending: Pending) -> tuple[Tensor, ...]:
+        """What a message brings."""
+        with self.turns.away():
+            return pending.wait()
 
 
 class Angles(NamedTuple):
@@ -100,7 +108,7 @@ class Exchange:
         """Wait for an owner's chunks; returns their numbers."""
         numbers = self.received_from(owner)
         if numbers and owner in self.arriving:
-            wire = list(self.arriving.pop(owner).wait())
+            wire = list(self.place.wait(self.arriving.pop(owner)))
             for chunk in numbers:
                 tokens = self.place.layout.length(chunk)
                 num_key = len(self.codecs.key.wire_specs(batch=self.place.batch, tokens=tokens))
@@ -138,7 +146,7 @@ class Exchange:
         """Own and returned gradients of the own carriers, summed in the order of the ranks, at least in FP32."""
         by_rank = {self.place.group.rank: self._by_chunk(own, [piece.chunk for piece in self.own_slices])}
         for reader, pending in self.returning.items():
-            by_rank[reader] = self._by_chunk(pending.wait(), self.sent_to(reader))
+            by_rank[reader] = self._by_chunk(self.place.wait(pending), self.sent_to(reader))
         found: list[Tensor] = []
         for piece in self.own_slices:
             parts = [by_rank[rank][piece.chunk] for rank in sorted(by_rank) if piece.chunk in by_rank[rank]]

@@ -17,6 +17,7 @@ from thinwire.comm.group import Group, Pending, TensorSpec
 from thinwire.subspaces.config import CodecConfig, ThetaSource
 from thinwire.subspaces.rotation import squash
 from thinwire.subspaces.sequence import Layout
+from thinwire.subspaces.turns import Turns
 
 
 class LayerHeads(nn.Module):
@@ -88,6 +89,7 @@ class Handover:
     layout: Layout
     slot: int
     wire: torch.dtype
+    turns: Turns
 
     def outgoing(self, reader: int) -> list[int]:
         """Own rows whose theta ``reader`` needs."""
@@ -128,7 +130,8 @@ class Handover:
         own = self.group.rank
         result[:, taken(own)] = wired[:, given(own)]
         for rank, pending in arriving.items():
-            (found,) = pending.wait()
+            with self.turns.away():
+                (found,) = pending.wait()
             result[:, taken(rank)] = found
         return result.to(rows_of)
 

@@ -18,7 +18,7 @@ from thinwire.base.seeds import stream_key
 from thinwire.comm.collectives import gather_json
 from thinwire.data.tokens import TokenStream, draw_sequences, evaluation_sequences
 from thinwire.subspaces import phases
-from thinwire.subspaces.attention import ContextAttention
+from thinwire.subspaces.attention import ContextAttention, OneStream
 from thinwire.subspaces.averaging import WeightAveraging, average_now, sum_gradients
 from thinwire.subspaces.batches import Batch, local_part, step_sequences, step_targets, warmup_batch
 from thinwire.subspaces.config import SubspacesConfig
@@ -37,6 +37,7 @@ from thinwire.subspaces.schedule import (
 from thinwire.subspaces.sequence import Layout, make_layout
 from thinwire.subspaces.team import Team
 from thinwire.subspaces.theta import ThetaAddress
+from thinwire.subspaces.turns import add_gradients, gradients_of, run_in_turns
 
 THETA_SEQUENCES = 8
 """Training sequences over which theta's mean is taken when the model is unplugged."""
@@ -224,14 +225,30 @@ class Trainer:
             scale *= self.team.main.size
         losses = []
         for streams, attend in self._passes(step):
-            with self.compute.cast():
-                parts = self.replica.llama.loss([b.tokens for b in streams], [b.targets for b in streams], attend)
-            torch.stack(parts).sum().mul(scale).backward()
-            losses.append(sum(float(part.detach()) for part in parts))
+            if isinstance(attend, ContextAttention) and len(streams) > 1 and self.compute.device.type == "cpu":
+                losses += self._backward_in_turns(streams, attend, scale=scale)
+            else:  # on a GPU one thread makes all backward passes, so the streams go through the layers together
+                with self.compute.cast():
+                    parts = self.replica.llama.loss([b.tokens for b in streams], [b.targets for b in streams], attend)
+                torch.stack(parts).sum().mul(scale).backward()
+                losses += [float(part.detach()) for part in parts]
             if isinstance(attend, ContextAttention):
                 self._note_thetas(attend)
                 self.last_attend = attend
         return math.fsum(losses)
+
+    def _backward_in_turns(self, streams: list[Batch], attend: ContextAttention, *, scale: float) -> list[float]:
+        parameters = self.parameters()
+
+        def work(stream: int) -> tuple[float, tuple[Tensor | None, ...]]:
+            batch = streams[stream]
+            with self.compute.cast():
+                (part,) = self.replica.llama.loss([batch.tokens], [batch.targets], OneStream(attend, stream))
+            return float(part.detach()), gradients_of(part * scale, parameters)
+
+        found = run_in_turns(work, turns=attend.place.turns, count=len(streams))
+        add_gradients(parameters, [gradients for _, gradients in found])
+        return [loss for loss, _ in found]
 
     def _passes(self, step: int) -> Iterator[tuple[list[Batch], Attend]]:
         """The forward passes of an update, one after the other: the streams of each, and how they attend."""

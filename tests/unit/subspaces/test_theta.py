@@ -16,6 +16,7 @@ from thinwire.subspaces.theta import (
     predict,
     shift_by_one_chunk,
 )
+from thinwire.subspaces.turns import Turns
 
 
 def drawn(
@@ -82,7 +83,7 @@ def test_random_thetas_fill_their_range() -> None:
 
 def test_alone_each_chunk_gets_the_theta_before_it() -> None:
     layout = make_layout(num_tokens=12, num_chunks=3, num_ranks=1)
-    handover = Handover(alone(), layout, slot=0, wire=torch.float64)
+    handover = Handover(alone(), layout, slot=0, wire=torch.float64, turns=Turns())
     thetas = [torch.full((2, 2, 1), float(chunk + 1), dtype=torch.float64, requires_grad=True) for chunk in range(3)]
     shifted = shift_by_one_chunk(thetas, handover=handover)
     assert [float(theta[0, 0, 0].detach()) for theta in shifted] == [0.0, 1.0, 2.0]
@@ -92,7 +93,7 @@ def test_alone_each_chunk_gets_the_theta_before_it() -> None:
 
 def test_thetas_are_rounded_to_the_wire_whether_they_travel_or_not() -> None:
     layout = make_layout(num_tokens=12, num_chunks=2, num_ranks=1)
-    handover = Handover(alone(), layout, slot=0, wire=torch.float32)
+    handover = Handover(alone(), layout, slot=0, wire=torch.float32, turns=Turns())
     thetas = [torch.full((1, 2, 1), 0.1, dtype=torch.float64) for _ in range(2)]
     assert float(shift_by_one_chunk(thetas, handover=handover)[1][0, 0, 0]) == float(torch.tensor(0.1))
 
