@@ -32,7 +32,7 @@ EVERY_STEP = SubspacesConfig(
     checkpoint_every=4,
 )
 """Warm-up to step 5, compressed to step 12, folded to step 16; gradients are summed at each."""
-AVERAGED = replace(EVERY_STEP, sync=SyncConfig(every=4, fragments=2, delay=1, outer="nesterov"))
+AVERAGED = replace(EVERY_STEP, sync=SyncConfig(every=2, fragments=2, delay=1, outer="nesterov"))
 """Weights are averaged every four steps, in two fragments, with an outer step."""
 
 JUMP_SUMMED = 1e-3

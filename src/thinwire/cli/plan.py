@@ -12,9 +12,6 @@ from thinwire.base.units import format_bytes, format_count, format_seconds
 from thinwire.cli.terminal import print_json, print_table
 from thinwire.comm.link import Link
 from thinwire.config.parse import parse
-from thinwire.data.corpus import TOKENIZER_FOLDER
-from thinwire.data.encode import Tokenizer
-from thinwire.data.tokens import open_tokenizer
 from thinwire.experiments.registry import preset
 from thinwire.experiments.subspaces import subspaces_800m
 from thinwire.plan import quantities
@@ -22,6 +19,7 @@ from thinwire.plan.step_time import measured_step_seconds, step_flops
 from thinwire.plan.subspaces import Goal, Question, plan
 from thinwire.runs.layout import RunFolder
 from thinwire.subspaces.config import SubspacesConfig, check, read_config
+from thinwire.subspaces.measured_traffic import vocabulary
 from thinwire.subspaces.traffic import Exchange
 
 USAGE = """usage: thinwire plan subspaces [PRESET | RUN] --link 300Mbps [--section.key VALUE ...]
@@ -82,8 +80,7 @@ def _base(name: str | None) -> Base:
     if (Path(name) / "config.json").is_file():
         run = RunFolder(Path(name))
         config = read_config(run)
-        kind: Tokenizer = "gpt2" if (run.root / TOKENIZER_FOLDER).is_dir() else "byte"
-        vocab_size = open_tokenizer(kind, folder=run.root / TOKENIZER_FOLDER).vocab_size
+        vocab_size = vocabulary(run.root)
         # A step that waited for a modelled link says nothing about the compute.
         seconds = measured_step_seconds(run.log) if config.launch.link_bits_per_s == 0 else 0.0
         return Base(config, vocab_size, seconds)

@@ -198,7 +198,7 @@ def connect(
     name: str,
     timeout_seconds: float,
     meet_seconds: float | None = None,
-    link: Link | None = None,
+    link: Link | LinkEnd | None = None,
     ledger: Ledger | None = None,
     backend: Literal["gloo", "nccl"] = "gloo",
     device: torch.device | str = "cpu",
@@ -210,7 +210,7 @@ def connect(
         name: no two generations in one store may share it.
         timeout_seconds: how long a silent peer is waited for.
         meet_seconds: how long the others may take to come here; None is the same.
-        link: model of the link that messages take.
+        link: model of the link that messages take; a ``LinkEnd`` that other groups of this process use as well.
         ledger: one that goes on counting; None starts another.
         backend: gloo (any device; tensors on a GPU travel through the CPU) or nccl.
         device: where received tensors are put.
@@ -241,7 +241,7 @@ def connect(
         size=size,
         transport=transport,
         watch=watch,
-        link=None if link is None else LinkEnd(link),
+        link=LinkEnd(link) if isinstance(link, Link) else link,
         ledger=ledger,
         timeout_seconds=timeout_seconds,
         device=place,

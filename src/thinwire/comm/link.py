@@ -6,6 +6,7 @@ happens in ``wait``, so whatever a rank computes meanwhile is hidden. Times are 
 """
 
 import bisect
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ class Timeline:
 
 
 class LinkEnd:
-    """One rank's end of a modelled link."""
+    """One machine's end of a modelled link; all groups of a process share it, from any thread."""
 
     def __init__(
         self,
@@ -92,20 +93,23 @@ class LinkEnd:
         self._link, self._clock, self._sleep = link, clock, sleep
         self._egress: dict[int, int] = {}
         self._ingress: dict[int, Timeline] = {}
+        self._lock = threading.Lock()
 
     def depart(self, num_bytes: int, *, to: int) -> torch.Tensor:
         """The header of a message sent now: when its first and its last bit leave, int64 nanoseconds as bytes."""
         way = self._way(to)
-        start = max(self._egress.get(way, 0), self._clock())
-        self._egress[way] = start + self._duration(num_bytes)
-        return torch.tensor([start, self._egress[way]], dtype=torch.int64).view(torch.uint8)
+        with self._lock:
+            start = max(self._egress.get(way, 0), self._clock())
+            end = self._egress[way] = start + self._duration(num_bytes)
+        return torch.tensor([start, end], dtype=torch.int64).view(torch.uint8)
 
     def arrive(self, header: torch.Tensor, *, num_bytes: int, source: int) -> None:
         """Sleep until the message with this header would be here."""
         delay = round(self._link.delay_seconds * NANOSECONDS)
         first, last = (int(time) + delay for time in header.clone().view(torch.int64))
-        timeline = self._ingress.setdefault(self._way(source), Timeline())
-        here = max(last, timeline.fill(self._duration(num_bytes), earliest=first))
+        with self._lock:
+            timeline = self._ingress.setdefault(self._way(source), Timeline())
+            here = max(last, timeline.fill(self._duration(num_bytes), earliest=first))
         while (left := here - self._clock()) > 0:
             self._sleep(left / NANOSECONDS)
 

@@ -55,7 +55,7 @@ def demo_plain() -> SubspacesConfig:
         validate_every=20,
         validation_sequences=8,
         test_sequences=32,
-        checkpoint_every=20,
+        checkpoint_every=80,
     )
 
 

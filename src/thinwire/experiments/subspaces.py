@@ -31,7 +31,7 @@ def subspaces_small() -> SubspacesConfig:
         sync=SyncConfig(every=20),
         validate_every=60,
         validation_sequences=8,
-        checkpoint_every=20,
+        checkpoint_every=100,
     )
 
 
@@ -84,7 +84,7 @@ def subspaces_800m() -> SubspacesConfig:
         sync=SyncConfig(every=200, wire="bfloat16"),
         launch=replace(SubspacesConfig().launch, ranks=8),
         validate_every=200,
-        checkpoint_every=200,
+        checkpoint_every=1000,
     )
 
 

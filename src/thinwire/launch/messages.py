@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from thinwire.base.errors import ThinwireError, UserError
@@ -52,12 +53,16 @@ def stop_requested() -> Callable[[], bool]:
     return lambda: bool(asked) or os.getppid() != parent
 
 
-def interrupt_requested() -> Callable[[], bool]:
-    """From now on Ctrl-C and SIGTERM are requests; returns whether one has come. For a worker without a parent."""
+@contextmanager
+def interrupts_are_requests() -> Iterator[Callable[[], bool]]:
+    """In the block Ctrl-C and SIGTERM are requests; gives whether one has come. For a worker without a parent."""
     asked = []
-    for one in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(one, lambda *_: asked.append(True))
-    return lambda: bool(asked)
+    before = {one: signal.signal(one, lambda *_: asked.append(True)) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def exit_with(error: Exception) -> int:

@@ -11,8 +11,8 @@ from statistics import median
 from thinwire.base.files import read_json_lines
 from thinwire.comm.link import Link
 from thinwire.subspaces.config import SubspacesConfig
-from thinwire.subspaces.schedule import Phase
-from thinwire.subspaces.traffic import Bytes, Traffic, codec_in_force, num_parameters
+from thinwire.subspaces.schedule import Phase, codec_in_force
+from thinwire.subspaces.traffic import Bytes, Traffic, num_parameters
 
 
 @dataclass(frozen=True)

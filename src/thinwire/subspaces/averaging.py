@@ -126,6 +126,8 @@ class WeightAveraging:
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over ``state()`` of another time."""
+        device = self.fragments[0][0].device
+        tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
         self.anchors = [tensors[f"anchor.{i}"] for i in range(len(self.anchors))]
         self.momenta = [tensors[f"momentum.{i}"] for i in range(len(self.momenta))]
         self.settled_at = int(tensors["settled_at"])

@@ -17,6 +17,7 @@ CodecKind = Literal["plain", "subspace", "top_k", "quantised"]
 Exponential = Literal["taylor", "exact"]
 GeneratorNorm = Literal["frobenius", "spectral"]
 ThetaSource = Literal["chunk", "previous_chunk", "none", "random"]
+LEARNED_SOURCES: tuple[ThetaSource, ...] = ("chunk", "previous_chunk")
 BasisKind = Literal["weight_svd", "activation", "random"]
 WireType = Literal["bfloat16", "float32", "float64"]
 ChunkOrder = Literal["zigzag", "contiguous"]
@@ -183,6 +184,7 @@ class LaunchConfig:
     restart_lost: bool = True
     """Start a lost local rank again; it joins when the weights are next averaged."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto is the CPU; cuda has not been run yet."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """bfloat16 computes matrix products in bfloat16; auto does so on an accelerator."""
     link_bits_per_s: float = 0.0

@@ -1,6 +1,6 @@
 """How does one rank give the others what only it has?  Named tensors; and the check of equal settings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -64,3 +64,8 @@ def refuse_differences(group: Group, identity: dict[str, Any], *, reference: int
                 where=f"rank {rank}",
                 fix="start every rank with the same settings, the same data and the same version",
             )
+
+
+def part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin so, without the prefix."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -16,7 +16,8 @@ from thinwire.comm.collectives import gather_json
 from thinwire.comm.group import PeerLostError
 from thinwire.subspaces.averaging import average_now
 from thinwire.subspaces.config import SubspacesConfig
-from thinwire.subspaces.handover import hand_over
+from thinwire.subspaces.handover import hand_over, part
+from thinwire.subspaces.schedule import Phase
 from thinwire.subspaces.team import LeftBehindError, Meeting, Team
 from thinwire.subspaces.trainer import Trainer
 
@@ -24,7 +25,7 @@ JOIN_TIMEOUTS = 60
 """How many time-outs a rank that came back waits to be let in."""
 ATTEMPTS = 8
 """How often survivors meet again when one more is lost on the way."""
-PHASES = ("warm-up", "compressed", "folded", "plain")
+PHASES: tuple[Phase, ...] = ("warm-up", "compressed", "folded", "plain")
 
 
 class Standing(NamedTuple):
@@ -33,7 +34,7 @@ class Standing(NamedTuple):
     is_at_work: bool
     """It trained until now; else it comes from nowhere."""
     step: int
-    phase: str
+    phase: Phase
     is_step_done: bool
     """Nothing is left to do after its last update."""
     seconds: float
@@ -129,8 +130,8 @@ def unite(trainer: Trainer, standings: Sequence[Standing], *, config: SubspacesC
             mine = trainer.state_for_others(), {"phase": trainer.phase}
         tensors, _ = hand_over(main, mine, root=root)
         if main.rank in behind:
-            weights, own = (_part(tensors, prefix) for prefix in ("weights.", "own_state."))
-            trainer.load_state(step=step, phase=phase, weights=weights, own=own)  # type: ignore[arg-type]
+            weights, own = (part(tensors, prefix) for prefix in ("weights.", "own_state."))
+            trainer.load_state(step=step, phase=phase, weights=weights, own=own)
     if config.sync.every > 1:
         average_now(trainer.parameters(), main, config=config.sync)
     trainer.settle_at(step)
@@ -154,7 +155,3 @@ def _is_behind(one: Standing, root: Standing, *, config: SubspacesConfig) -> boo
 def compare_standings(team: Team, own: Standing) -> list[Standing]:
     """Everyone's, in the order of the ranks."""
     return [Standing(**one | {"totals": tuple(one["totals"])}) for one in gather_json(team.main, own._asdict())]
-
-
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

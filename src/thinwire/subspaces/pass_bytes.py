@@ -15,8 +15,8 @@ from thinwire.subspaces.averaging import cut, leaving_fragment
 from thinwire.subspaces.codecs.make import WIRE_DTYPES
 from thinwire.subspaces.config import SubspacesConfig
 from thinwire.subspaces.llama import Llama
-from thinwire.subspaces.schedule import Phase, is_settling_step, layout_shift, phase_of
-from thinwire.subspaces.theta import RotationHeads, is_learned
+from thinwire.subspaces.schedule import Phase, has_heads, is_settling_step, layout_shift, phase_of
+from thinwire.subspaces.theta import RotationHeads
 from thinwire.subspaces.traffic import Traffic, step_traffic
 from thinwire.subspaces.trainer import THETA_SEQUENCES
 
@@ -55,9 +55,8 @@ class PassBytes:
 
     def theta_mean(self, *, after: int, ranks: int) -> Counter[str]:
         """The passes that find theta's mean at the unplugging; none where theta is not learned."""
-        codec = self.config.codec
-        learned = codec.kind == "subspace" and is_learned(codec.theta_source)
-        return self.forward(THETA_SEQUENCES if learned else 0, after=after, phase="compressed", ranks=ranks)
+        learns = has_heads(self.config.codec, "compressed")
+        return self.forward(THETA_SEQUENCES if learns else 0, after=after, phase="compressed", ranks=ranks)
 
     def sync(self, step: int, *, settled_at: int, ranks: int) -> int:
         """Gradients or weights that leave after an update.
@@ -95,7 +94,7 @@ class PassBytes:
             model, codec = self.config.model, self.config.codec
             with torch.device("meta"):
                 weights = list(Llama(model, vocab_size=self.vocab_size).parameters())
-                if phase == "compressed" and codec.kind == "subspace" and is_learned(codec.theta_source):
+                if has_heads(codec, phase):
                     heads = RotationHeads(layers=model.layers, width=model.kv_width, generators=codec.generators)
                     weights += heads.parameters()
             groups = cut(weights, self.config.sync.fragments)

@@ -6,7 +6,7 @@ the log and the weights; when it is lost the next one does.
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -28,6 +28,7 @@ from thinwire.subspaces.membership import Membership, Standing, compare_standing
 from thinwire.subspaces.schedule import is_settling_step, phase_of
 from thinwire.subspaces.stock import named_theta_means
 from thinwire.subspaces.team import LeftBehindError, Meeting, Team
+from thinwire.subspaces.theta_means import ThetaSums
 from thinwire.subspaces.theta_record import theta_record
 from thinwire.subspaces.trainer import Compute, StepResult, Texts, Trainer, refuse_broken
 
@@ -89,6 +90,7 @@ class RankRun:
     def __init__(self, config: SubspacesConfig, *, around: Surroundings, texts: Texts, compute: Compute) -> None:
         self.config, self.around, self.texts, self.compute = config, around, texts, compute
         self.trainer: Trainer
+        self._team: Team | None = None
         self.membership = Membership(around.meeting, config.launch.ranks)
         self.journal = Journal(config, run=around.run, ledger=around.meeting.ledger)
         self.is_at_work = False
@@ -109,19 +111,26 @@ class RankRun:
             InterruptedRunError: somebody asked to stop; a checkpoint of the last update is there.
             RunFailedError: a loss was not finite, the ranks did not meet, or too few are left.
         """
-        meet: Callable[[], Team | None] = self.membership.join if is_new else self.membership.first
+        try:
+            self._train_in_teams(self.membership.join if is_new else self.membership.first)
+        finally:
+            if self._team is not None:  # its threads and connections do not end by themselves
+                self._team.close()
+
+    def _train_in_teams(self, meet: Callable[[], Team | None]) -> None:
         lost: PeerLostError | None = None
         while True:
             try:
-                team = meet()
-                if team is None:
+                self._team = meet()
+                if self._team is None:
                     return
-                self._begin(team, lost=lost)
+                self._begin(self._team, lost=lost)
                 self._train()
                 return
             except PeerLostError as error:
-                lost = error
-                meet = partial(self.membership.without, self.trainer.team, error)
+                # A copy: the error itself holds on to the pass that was cut short, and to the dead groups.
+                lost = PeerLostError(error.rank, error.reason)
+                meet = partial(self.membership.without, self.trainer.team, lost)
             except LeftBehindError:
                 lost, self.is_at_work = None, False
                 meet = self.membership.join
@@ -335,7 +344,8 @@ class RankRun:
         if trainer.averaging is not None:
             trainer.averaging.settle(trainer.step)
         barrier(team.main)
-        self._begin(self.membership.with_new(team, new), lost=None)
+        self._team = self.membership.with_new(team, new)
+        self._begin(self._team, lost=None)
 
     def _validate(self) -> None:
         trainer = self.trainer
@@ -351,7 +361,7 @@ class RankRun:
         sent = journal.sent()
         with journal.uncounted():
             saving.save_rank(run, rank=main.rank, step=trainer.step, tensors=own)
-            mean = trainer.mean_theta(keep=not is_settled) if trainer.phase == "compressed" else {}
+            mean = trainer.theta_sums.mean(main) if trainer.phase == "compressed" else {}
             weights = trainer.replica.weights() if is_settled else trainer.mean_weights()
             everyone = gather_json(main, sent)
             if main.rank == 0:
@@ -369,6 +379,8 @@ class RankRun:
                 tensors = {name: tensor.cpu() for name, tensor in weights.items()}
                 saving.save_weights(run, step=trainer.step, weights=tensors | named_theta_means(mean), meta=meta)
             barrier(main)
+        if is_settled:
+            trainer.theta_sums = ThetaSums()
 
     def _tell(self, text: str) -> None:
         if self.trainer.team.main.rank == 0:
@@ -381,7 +393,7 @@ def _count(ranks: int) -> str:
 
 def identity_of(config: SubspacesConfig, *, data: str, version: str) -> dict[str, Any]:
     """What all ranks must agree on, as plain values."""
-    record = as_record(replace(config))
+    record = as_record(config)
     for machine_dependent in ("threads", "device", "precision", "restart_lost"):
         record["launch"].pop(machine_dependent)
     return {"version": version, "data": data, "config": record}

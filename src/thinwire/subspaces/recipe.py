@@ -67,6 +67,12 @@ def train(
             where="WORLD_SIZE",
             fix=f"give --launch.ranks {place.size}, or start {config.launch.ranks} ranks",
         )
+    if place is not None and config.launch.link_bits_per_s > 0 and place.master not in ("localhost", LOCALHOST, "::1"):
+        raise UserError(
+            "a link is modelled by the clock that all ranks of one machine share",
+            where="launch.link_bits_per_s",
+            fix="start all ranks on this machine, or leave the model out and use the link that is there",
+        )
     if place is not None:
         with patiently_exclusive(out, seconds=config.launch.meeting_seconds):  # ranks may share the folder
             open_or_create(config, corpus=corpus, out=out, preset=preset, command=command)
@@ -172,20 +178,21 @@ def _member(name: str) -> int:
 
 def be_rank(config: SubspacesConfig, *, corpus: Corpus, out: Path, place: Place, voice: Voice) -> None:
     """This process is one rank, started by torchrun or by hand."""
-    from thinwire.launch.messages import interrupt_requested
+    from thinwire.launch.messages import interrupts_are_requests
     from thinwire.subspaces.run import Seat, train_rank
 
     role = "serve" if place.rank == 0 and not place.store_runs else "start"
     threads = config.launch.threads or available_cores()
-    train_rank(
-        config,
-        corpus=corpus,
-        root=out,
-        seat=Seat(place.rank, place.master, place.port, role, threads, place.attempt),
-        task=voice.progress.task(f"rank {place.rank}", config.optimizer.steps),
-        say=voice.say,
-        should_stop=interrupt_requested(),
-    )
+    with interrupts_are_requests() as should_stop:
+        train_rank(
+            config,
+            corpus=corpus,
+            root=out,
+            seat=Seat(place.rank, place.master, place.port, role, threads, place.attempt),
+            task=voice.progress.task(f"rank {place.rank}", config.optimizer.steps),
+            say=voice.say,
+            should_stop=should_stop,
+        )
 
 
 def score(out: Path, *, config: SubspacesConfig, voice: Voice) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """What does one rank train?  The model, its rotation heads and bases, and the codecs made of them."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +10,8 @@ from thinwire.subspaces.config import CodecConfig, SubspacesConfig
 from thinwire.subspaces.exchange import CodecPair
 from thinwire.subspaces.llama import Llama, initialise
 from thinwire.subspaces.rotation import Side
-from thinwire.subspaces.schedule import Phase
-from thinwire.subspaces.theta import RotationHeads, is_learned
+from thinwire.subspaces.schedule import Phase, codec_in_force, has_heads
+from thinwire.subspaces.theta import RotationHeads
 
 SIDES: tuple[Side, ...] = ("key", "value")
 MODEL_PREFIX, HEADS_PREFIX, BASIS_PREFIX = "llama.", "heads.", "bases."
@@ -36,8 +35,7 @@ class Replica(nn.Module):
         self.bases: dict[tuple[int, Side], Tensor] = {}
 
     def needs_heads(self, phase: Phase) -> bool:
-        codec = self.config.codec
-        return phase == "compressed" and codec.kind == "subspace" and is_learned(codec.theta_source)
+        return has_heads(self.config.codec, phase)
 
     def add_heads(self) -> None:
         """New rotation heads: theta is zero until they learn."""
@@ -47,11 +45,8 @@ class Replica(nn.Module):
         self.heads = heads.to(device=weight.device, dtype=weight.dtype)
 
     def codec_config(self, phase: Phase) -> CodecConfig:
-        """The settings in force: plain outside the compressed phases, theta frozen in the folded one."""
-        codec = self.config.codec
-        if phase in ("warm-up", "plain"):
-            return replace(codec, kind="plain")
-        return replace(codec, theta_source="none") if phase == "folded" else codec
+        """The settings in force."""
+        return codec_in_force(self.config.codec, phase)
 
     def codecs(self, phase: Phase) -> list[CodecPair]:
         """One pair a layer, made of the bases as they are now."""

@@ -10,7 +10,7 @@ import thinwire
 from thinwire.base.errors import UserError
 from thinwire.base.progress import Task
 from thinwire.comm.ledger import Ledger
-from thinwire.comm.link import Link
+from thinwire.comm.link import Link, LinkEnd
 from thinwire.comm.process import open_store
 from thinwire.data.corpus import Corpus
 from thinwire.data.reopen import reopen
@@ -91,12 +91,14 @@ def train_rank(
     store = open_store(
         host=seat.host, port=seat.port, serve=seat.role == "serve", timeout_seconds=launch.meeting_seconds
     )
+    compute = compute_of(launch, member=seat.member)
     meeting = Meeting(
         meeting_place(store, attempt=seat.attempt),
         member=seat.member,
         timeout_seconds=launch.timeout_seconds,
         first_seconds=launch.meeting_seconds,
         link=link_of(launch),
+        device=compute.device,
         ledger=Ledger(),
         should_stop=should_stop,
     )
@@ -105,20 +107,22 @@ def train_rank(
         config,
         around=Surroundings(root, meeting, identity, task, say, should_stop, launcher or NoLauncher()),
         texts=Texts(open_tokens(corpus, "train"), open_tokens(corpus, "valid")),
-        compute=compute_of(launch, member=seat.member),
+        compute=compute,
     )
     rank.run(is_new=seat.role == "join")
 
 
-def link_of(launch: LaunchConfig) -> Link | None:
-    """The link model that messages obey, if any."""
+def link_of(launch: LaunchConfig) -> LinkEnd | None:
+    """This process's end of the link model that messages obey, if any."""
     if launch.link_bits_per_s <= 0:
         return None
-    return Link(launch.link_bits_per_s, per=launch.link_per, delay_seconds=launch.link_delay_seconds)
+    return LinkEnd(Link(launch.link_bits_per_s, per=launch.link_per, delay_seconds=launch.link_delay_seconds))
 
 
 def compute_of(launch: LaunchConfig, *, member: int) -> Compute:
-    """Device and precision of one rank; ``auto`` takes an accelerator where there is one.
+    """Device and precision of one rank.
+
+    ``auto`` is the CPU: nothing here has been run on an accelerator yet, so one must be asked for by name.
 
     Raises:
         UserError: a device that is asked for by name is not there.
@@ -127,7 +131,7 @@ def compute_of(launch: LaunchConfig, *, member: int) -> Compute:
     if launch.device == "cuda" and not has_cuda:
         fix = "use --launch.device cpu, or install a torch build for this accelerator"
         raise UserError("no CUDA device was found", where="launch.device = cuda", fix=fix)
-    on_cuda = launch.device == "cuda" or (launch.device == "auto" and has_cuda)
+    on_cuda = launch.device == "cuda"
     device = torch.device("cuda", member % max(1, torch.cuda.device_count())) if on_cuda else torch.device("cpu")
     mixed = launch.precision == "bfloat16" or (launch.precision == "auto" and on_cuda)
     return Compute(device, is_mixed=mixed)

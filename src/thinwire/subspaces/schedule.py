@@ -1,8 +1,9 @@
 """What holds at a step?  The phase (sections 3.4, 3.5), the learning rate (section 5.1), when ranks hold one model."""
 
+from dataclasses import replace
 from typing import Literal
 
-from thinwire.subspaces.config import OptimizerConfig, SubspacesConfig
+from thinwire.subspaces.config import LEARNED_SOURCES, CodecConfig, OptimizerConfig, SubspacesConfig
 
 Phase = Literal["warm-up", "compressed", "folded", "plain"]
 
@@ -32,6 +33,18 @@ def last_compressed_step(config: SubspacesConfig) -> int:
     # At least one step is compressed: what was never plugged in cannot be unplugged.
     first = min(steps, phases.warmup_steps + 1)
     return steps if stays else max(first, steps - round(phases.unplug_fraction * steps))
+
+
+def codec_in_force(codec: CodecConfig, phase: Phase) -> CodecConfig:
+    """The settings that hold in a phase: plain without a codec, theta frozen where the subspace is folded."""
+    if phase in ("warm-up", "plain"):
+        return replace(codec, kind="plain")
+    return replace(codec, theta_source="none") if phase == "folded" else codec
+
+
+def has_heads(codec: CodecConfig, phase: Phase) -> bool:
+    """Whether psi is there: theta is learned while the subspace turns."""
+    return phase == "compressed" and codec.kind == "subspace" and codec.theta_source in LEARNED_SOURCES
 
 
 def learning_rate(step: int, config: OptimizerConfig) -> float:

@@ -54,6 +54,12 @@ def load_stock(run: Path, *, step: int | None = None) -> Stock:
     mean = theta_means(saved.tensors)
     replica.load_weights({name: t for name, t in saved.tensors.items() if not name.startswith(THETA_PREFIX)})
     phase: Phase = saved.meta["phase"]
+    if replica.needs_heads(phase) and not mean:
+        raise UserError(
+            f"the checkpoint of update {saved.update} lacks theta's mean, so it cannot be folded",
+            where=str(saving.weights_folder(run)),
+            fix="go on training the run, or remove this checkpoint to use the one before",
+        )
     if phase in ("compressed", "folded") and config.codec.kind == "subspace":
         with torch.no_grad():
             for (layer, side), weight in phases.folded_weights(replica, mean).items():

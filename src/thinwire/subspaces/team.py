@@ -15,7 +15,7 @@ import torch.distributed
 from thinwire.base.errors import InterruptedRunError, RunFailedError
 from thinwire.comm.group import Group, alone, connect
 from thinwire.comm.ledger import Ledger
-from thinwire.comm.link import Link
+from thinwire.comm.link import LinkEnd
 
 Store = torch.distributed.Store
 POLL_SECONDS = 0.1
@@ -70,7 +70,8 @@ class Meeting:
         member: this process's name.
         timeout_seconds: how long a silent peer is waited for.
         first_seconds: how long ranks wait for each other at the start.
-        link: model of the link, or None.
+        link: this machine's end of a modelled link, or None.
+        device: where received tensors are put.
         ledger: goes on counting over the generations.
         should_stop: whether somebody asked this process to stop.
     """
@@ -79,7 +80,8 @@ class Meeting:
     member: int
     timeout_seconds: float
     first_seconds: float
-    link: Link | None
+    link: LinkEnd | None
+    device: torch.device
     ledger: Ledger
     should_stop: Callable[[], bool]
 
@@ -101,6 +103,7 @@ class Meeting:
                     timeout_seconds=self.timeout_seconds,
                     link=self.link,
                     ledger=self.ledger,
+                    device=self.device,
                 )
                 groups.append(group)
         except RunFailedError:

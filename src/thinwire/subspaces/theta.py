@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from thinwire.base.seeds import draw_words, stream_key
 from thinwire.comm.group import Group, Pending, TensorSpec
-from thinwire.subspaces.config import CodecConfig, ThetaSource
+from thinwire.subspaces.config import LEARNED_SOURCES, CodecConfig, ThetaSource
 from thinwire.subspaces.rotation import squash
 from thinwire.subspaces.sequence import Layout
 from thinwire.subspaces.turns import Turns
@@ -155,4 +155,4 @@ def shift_by_one_chunk(thetas: Sequence[Float[Tensor, "b two k"]], *, handover: 
 
 def is_learned(source: ThetaSource) -> bool:
     """Whether theta comes from psi."""
-    return source in ("chunk", "previous_chunk")
+    return source in LEARNED_SOURCES

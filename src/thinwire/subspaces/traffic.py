@@ -4,7 +4,7 @@ They follow the code message by message: ``exchange`` (keys, values and their gr
 from chunk to chunk) and ``averaging`` (gradients or weights), so that a run's ledger equals them exactly.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -13,10 +13,9 @@ from jaxtyping import Int64
 from thinwire.comm.collectives import piece_lengths
 from thinwire.subspaces.codecs.base import Codec
 from thinwire.subspaces.codecs.make import WIRE_DTYPES, make_codec
-from thinwire.subspaces.config import CodecConfig, LlamaConfig, SubspacesConfig
-from thinwire.subspaces.schedule import Phase
+from thinwire.subspaces.config import CodecConfig, SubspacesConfig
+from thinwire.subspaces.schedule import Phase, codec_in_force, has_heads
 from thinwire.subspaces.sequence import Layout, make_layout
-from thinwire.subspaces.theta import is_learned
 
 Exchange = Literal["needed", "all_gather"]
 """needed: a chunk goes to the ranks that hold a later one; all_gather: to every rank, as in the paper."""
@@ -121,13 +120,6 @@ def step_traffic(
     )
 
 
-def codec_in_force(codec: CodecConfig, phase: Phase) -> CodecConfig:
-    """Plain without a codec, theta frozen where the subspace is folded."""
-    if phase in ("warm-up", "plain"):
-        return replace(codec, kind="plain")
-    return replace(codec, theta_source="none") if phase == "folded" else codec
-
-
 def sync_bytes(count: int, *, config: SubspacesConfig, num_ranks: int) -> Bytes:
     """One sum of ``count`` numbers over the ranks: shares to who sums them, and the sums to all."""
     pieces = np.array(piece_lengths(count, size=num_ranks), np.int64)
@@ -142,14 +134,8 @@ def num_parameters(config: SubspacesConfig, *, vocab_size: int, phase: Phase = "
     query_width, kv_width = model.heads * model.head_width, model.kv_width
     block = model.width * (2 * query_width + 2 * kv_width + 3 * model.hidden + 2)
     embeddings = vocab_size * model.width * (1 if model.tied else 2)
-    has_heads = phase == "compressed" and codec.kind == "subspace" and is_learned(codec.theta_source)
-    heads = 2 * codec.generators * (kv_width + 1) if has_heads else 0
+    heads = 2 * codec.generators * (kv_width + 1) if has_heads(codec, phase) else 0
     return embeddings + model.width + model.layers * (block + heads)
-
-
-def plain_bytes_per_token(model: LlamaConfig, codec: CodecConfig) -> int:
-    """K and V of one token in one layer, uncompressed."""
-    return 2 * model.kv_width * WIRE_DTYPES[codec.wire].itemsize
 
 
 def _codecs(codec: CodecConfig, config: SubspacesConfig, layer: int) -> tuple[Codec, Codec]:

@@ -24,6 +24,7 @@ from thinwire.subspaces.batches import Batch, local_part, step_sequences, step_t
 from thinwire.subspaces.config import SubspacesConfig
 from thinwire.subspaces.exchange import Place
 from thinwire.subspaces.full_attention import FullAttention
+from thinwire.subspaces.handover import part
 from thinwire.subspaces.llama import Attend
 from thinwire.subspaces.optimizer import apply, gradient_norm, load_moments, make_optimizer, moments
 from thinwire.subspaces.replica import Replica
@@ -37,6 +38,7 @@ from thinwire.subspaces.schedule import (
 from thinwire.subspaces.sequence import Layout, make_layout
 from thinwire.subspaces.team import Team
 from thinwire.subspaces.theta import ThetaAddress
+from thinwire.subspaces.theta_means import ThetaSums
 from thinwire.subspaces.turns import add_gradients, gradients_of, run_in_turns
 
 THETA_SEQUENCES = 8
@@ -101,7 +103,8 @@ class Trainer:
         self.replica.to(device=compute.device, dtype=compute.dtype)
         self.phase: Phase = "warm-up"
         self.step = 0
-        self.theta_sums: dict[str, tuple[Tensor, int]] = {}
+        self.theta_sums = ThetaSums()
+        """Of the updates since the last checkpoint at which the ranks held one model."""
         self.last_attend: ContextAttention | None = None
         self.averaging: WeightAveraging | None = None
         self.is_halted = False
@@ -158,37 +161,16 @@ class Trainer:
         key = stream_key(self.config.seed, "theta-mean")
         tokens = self.config.sequence.tokens
         layout = self._layout(self.step + 1)
-        self.theta_sums = {}
+        sums = ThetaSums()
         for index in range(THETA_SEQUENCES):
             drawn = draw_sequences(self.texts.train, key=key, step=index, count=1, tokens=tokens)
             attend = self._attend(layout, batch=1, streams=1, first_sequence=0)
             tokens_here = local_part(drawn, layout, rank=self.team.main.rank).tokens.to(self.compute.device)
             with torch.no_grad(), self.compute.cast():
                 self.replica.llama.hidden([tokens_here], attend)
-            self._note_thetas(attend)
-        return self.mean_theta()
-
-    def mean_theta(self, *, keep: bool = False) -> dict[tuple[int, Side], Tensor]:
-        """Of all thetas since the last call that did not ``keep`` them, over all ranks."""
-        mine = {name: [(total / count).tolist(), count] for name, (total, count) in self.theta_sums.items()}
-        everyone = gather_json(self.team.main, mine)
-        if not keep:
-            self.theta_sums = {}
-        found: dict[tuple[int, Side], Tensor] = {}
+            sums.add(attend.thetas)
         like = self.replica.llama.model.norm.weight
-        for name in sorted({name for one in everyone for name in one}):
-            parts = [one[name] for one in everyone if name in one]
-            total = sum(torch.tensor(mean, dtype=torch.float64) * count for mean, count in parts)
-            layer = int(name)
-            both = total / sum(count for _, count in parts)
-            found[layer, "key"], found[layer, "value"] = both[0].to(like), both[1].to(like)
-        return found
-
-    def _note_thetas(self, attend: ContextAttention) -> None:
-        for (layer, _), thetas in attend.thetas.items():
-            rows = torch.stack([theta.double() for theta in thetas]).flatten(0, 1)
-            before, count = self.theta_sums.get(str(layer), (torch.zeros_like(rows[0]), 0))
-            self.theta_sums[str(layer)] = (before + rows.sum(dim=0), count + len(rows))
+        return {name: theta.to(like) for name, theta in sums.mean(self.team.main).items()}
 
     # --- one update -------------------------------------------------------------------------------------------
 
@@ -197,7 +179,8 @@ class Trainer:
         began, step = time.perf_counter(), self.step + 1
         self.team.set_step(step)
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self._backward(step)
+        seen = ThetaSums()
+        loss = self._backward(step, seen)
         parameters = self.parameters()
         if self.config.sync.every == 1 and self.team.main.size > 1:
             sum_gradients(parameters, self.team.main, config=self.config.sync)
@@ -207,6 +190,7 @@ class Trainer:
         if not self.is_halted:
             rate = learning_rate(step, self.config.optimizer)
             apply(self.optimizer, parameters, norm=norm, learning_rate=rate, clip=self.config.optimizer.clip_norm)
+            self.theta_sums.take(seen)
         self.step = step
         if self.averaging is not None:
             if is_settling_step(step, self.config):
@@ -215,8 +199,8 @@ class Trainer:
                 self.averaging.after_step(step)
         return StepResult(loss, norm, time.perf_counter() - began, broken)
 
-    def _backward(self, step: int) -> float:
-        """Gradients of this rank's share of the loss; returns its summed loss.
+    def _backward(self, step: int, seen: ThetaSums) -> float:
+        """Gradients of this rank's share of the loss; returns its summed loss, and counts the thetas in ``seen``.
 
         Where every rank updates alone, its gradient stands for all of them and is scaled up to their number.
         """
@@ -233,7 +217,7 @@ class Trainer:
                 torch.stack(parts).sum().mul(scale).backward()
                 losses += [float(part.detach()) for part in parts]
             if isinstance(attend, ContextAttention):
-                self._note_thetas(attend)
+                seen.add(attend.thetas)
                 self.last_attend = attend
         return math.fsum(losses)
 
@@ -331,25 +315,20 @@ class Trainer:
             found |= {f"averaging.{name}": value for name, value in self.averaging.state().items()}
             if not is_settling_step(self.step, self.config):
                 found |= {f"own.{name}": value for name, value in self.replica.weights().items()}
-        for layer, (total, count) in self.theta_sums.items():
-            found |= {f"theta.{layer}.total": total, f"theta.{layer}.count": torch.tensor(count)}
+        if not is_settling_step(self.step, self.config):
+            found |= {f"theta.{name}": value for name, value in self.theta_sums.state().items()}
         return {name: tensor.cpu() for name, tensor in found.items()}
 
     def load_state(self, *, step: int, phase: Phase, weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
         """Stand where ``own_state`` and ``Replica.weights`` were taken."""
         self.step = step
-        mine = _part(own, "own.")
+        mine = part(own, "own.")
         self.replica.load_weights(mine or weights)
         self.enter(phase)
-        load_moments(self.optimizer, self.named(), _part(own, "optimizer."))
+        load_moments(self.optimizer, self.named(), part(own, "optimizer."))
         if self.averaging is not None and "averaging.settled_at" in own:
-            self.averaging.load_state(_part(own, "averaging."))
-        sums = _part(own, "theta.")
-        self.theta_sums = {
-            name.removesuffix(".total"): (total.clone(), int(sums[name.removesuffix("total") + "count"]))
-            for name, total in sums.items()
-            if name.endswith(".total")
-        }
+            self.averaging.load_state(part(own, "averaging."))
+        self.theta_sums = ThetaSums.from_state(part(own, "theta."))
 
     def state_for_others(self) -> dict[str, Tensor]:
         """What a rank that joins needs: the weights, and moments like this rank's."""
@@ -369,10 +348,6 @@ class Trainer:
         means = {name: parameter.detach().clone() for name, parameter in self.named().items()}
         average_now(list(means.values()), self.team.main, config=self.config.sync)
         return found | means
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def refuse_broken(losses: Sequence[float], *, step: int, kept: int) -> None:

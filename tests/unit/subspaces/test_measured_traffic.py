@@ -14,7 +14,7 @@ from thinwire.base.files import read_json_lines
 from thinwire.base.progress import Voice
 from thinwire.data.corpus import Corpus
 from thinwire.subspaces import recipe
-from thinwire.subspaces.config import SyncConfig
+from thinwire.subspaces.config import SubspacesConfig, SyncConfig
 from thinwire.subspaces.measured_traffic import measure_traffic
 from tiny_runs import prepared_data
 
@@ -24,16 +24,21 @@ CONFIG = replace(
     launch=replace(tiny_subspaces.CONFIG.launch, ranks=2),
     checkpoint_every=4,
 )
-"""Two ranks, weights averaged every 4 updates in two fragments; unplugged (theta's mean measured) after update 9."""
+"""Two ranks, all weights averaged at every fourth update; unplugged (theta's mean measured) after update 9."""
+IN_FRAGMENTS = replace(CONFIG, sync=replace(CONFIG.sync, every=2))
+"""Between two checkpoints, two fragments leave behind the training."""
+
+
+def trained(config: SubspacesConfig, folder: Path) -> Path:
+    corpus, out = Corpus.open(prepared_data(folder)), folder / "run"
+    recipe.open_or_create(config, corpus=corpus, out=out, preset="tiny")
+    recipe.start_ranks(config, out=out, voice=Voice())
+    return out
 
 
 @pytest.fixture(scope="module")
 def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("traffic")
-    corpus, out = Corpus.open(prepared_data(folder)), folder / "run"
-    recipe.open_or_create(CONFIG, corpus=corpus, out=out, preset="tiny")
-    recipe.start_ranks(CONFIG, out=out, voice=Voice())
-    return out
+    return trained(CONFIG, tmp_path_factory.mktemp("traffic"))
 
 
 @pytest.fixture
@@ -48,8 +53,9 @@ def with_log(real_run: Path, tmp_path: Path) -> Callable[[list[dict[str, Any]]],
     return measure
 
 
-def test_a_real_run_counts_the_closed_form(real_run: Path) -> None:
-    found = measure_traffic(real_run)
+@pytest.mark.parametrize("config", [CONFIG, IN_FRAGMENTS], ids=["settled", "in fragments"])
+def test_a_real_run_counts_the_closed_form(config: SubspacesConfig, real_run: Path, tmp_path: Path) -> None:
+    found = measure_traffic(real_run if config is CONFIG else trained(config, tmp_path))
     assert found["is_equal"]
     assert {tag: one["is_equal"] for tag, one in found["by_tag"].items()} == dict.fromkeys(
         ("kv-forward", "kv-backward", "theta", "sync"), True
