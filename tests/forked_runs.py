@@ -133,10 +133,31 @@ def wait_for(condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
 # --- the server's side ----------------------------------------------------------------------------------------------
 
 
+class _Gate:
+    """Ranks begin when all are forked: a fork beside the store's busy thread may copy a lock that nobody will open."""
+
+    def __init__(self, ranks: int) -> None:
+        self._left = ranks
+        self._read, self._write = os.pipe()
+
+    def wait(self) -> None:
+        """In a rank."""
+        if self._left > 0:
+            os.close(self._write)
+            os.read(self._read, 1)
+
+    def forked(self) -> None:
+        """In the launcher."""
+        self._left -= 1
+        if self._left == 0:
+            os.close(self._write)
+
+
 class _Forked:
     """Stands for ``subprocess.Popen`` of ``python -m thinwire.subspaces.worker ...``."""
 
     plans: tuple[Plan, ...] = ()
+    gate: _Gate
 
     def __init__(self, argv: list[str], **_: Any) -> None:
         module, arguments = argv[2], argv[3:]
@@ -145,7 +166,9 @@ class _Forked:
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
+            self.gate.wait()
             _be_rank(arguments, out_w, err_w, self.plans)
+        self.gate.forked()
         os.close(out_w)
         os.close(err_w)
         self.stdout, self.stderr = os.fdopen(out_r), os.fdopen(err_r)
@@ -294,7 +317,7 @@ def _launch(
 
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGINT, interrupt)
-    _Forked.plans = plans
+    _Forked.plans, _Forked.gate = plans, _Gate(config.launch.ranks)
     worker_process.subprocess = type("Forks", (), {"Popen": _Forked, **_names(subprocess)})  # type: ignore[assignment]
     try:
         if environment is None:
