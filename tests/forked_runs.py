@@ -285,7 +285,7 @@ def _install(plan: Plan) -> None:
     if plan.moment == "step":
         before(trainer.Trainer, "train_step", lambda self: self.step + 1)
     elif plan.moment == "backward":
-        before(trainer.Trainer, "_backward", lambda _, step: step, after=True)
+        before(trainer.Trainer, "_backward", lambda _, step, __: step, after=True)
     elif plan.moment == "meet again":
         before(team.Meeting, "again", lambda *_, **__: plan.step)
     elif plan.moment == "plug in":
