@@ -32,8 +32,13 @@ EVERY_STEP = SubspacesConfig(
     checkpoint_every=4,
 )
 """Warm-up to step 5, compressed to step 12, folded to step 16; gradients are summed at each."""
-AVERAGED = replace(EVERY_STEP, sync=SyncConfig(every=2, fragments=2, delay=1, outer="nesterov"))
-"""Weights are averaged every four steps, in two fragments, with an outer step."""
+AVERAGED = replace(
+    EVERY_STEP,
+    phases=replace(EVERY_STEP.phases, unplug="never"),
+    sync=SyncConfig(every=2, fragments=2, delay=1, outer="nesterov"),
+)
+"""Weights are averaged every two steps, in two fragments of which the second flies over a step's end, with an outer
+step; compressed to the end, so that the last checkpoint holds theta's mean."""
 
 JUMP_SUMMED = 1e-3
 """Nats: where gradients are summed, another number of ranks computes the same, up to rounding."""

@@ -5,7 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gloo_ranks import RankPool
 from thinwire.base.errors import UserError
+from thinwire.comm.collectives import barrier
+from thinwire.comm.group import Group, connect
 from thinwire.comm.link import HEADER_BYTES, Link, LinkEnd, Timeline
 
 SECOND = 1_000_000_000
@@ -117,3 +120,31 @@ def test_work_takes_the_earliest_free_time(jobs: list[tuple[int, int]]) -> None:
 def test_an_impossible_link_is_refused(rate: float, delay: float) -> None:
     with pytest.raises(UserError, match="a link of"):
         Link(bits_per_s=rate, delay_seconds=delay)
+
+
+def test_a_process_has_one_link_for_all_its_groups() -> None:
+    """What leaves through one group waits for what left through another."""
+    end = LinkEnd(Link(8e6), clock=lambda: 0, sleep=lambda _: None)
+    first, second = (end.depart(1_000_000, to=peer).view(torch.int64).tolist() for peer in (1, 2))
+    assert first == [0, 1_000_000_000]
+    assert second == [1_000_000_000, 2_000_000_000]
+
+
+def both_groups(group: Group, port: int) -> bool:
+    from thinwire.comm.process import open_store
+
+    store = open_store(host="127.0.0.1", port=port, serve=False, timeout_seconds=30.0)
+    end = LinkEnd(Link(8e9))
+    groups = [
+        connect(store, rank=group.rank, size=group.size, name=f"shared-link-{n}", timeout_seconds=30.0, link=end)
+        for n in range(2)
+    ]
+    same = all(one._link is end for one in groups)
+    for one in groups:
+        barrier(one)
+        one.close()
+    return same
+
+
+def test_groups_take_the_link_they_are_given(rank_pool: RankPool) -> None:
+    assert rank_pool.run(both_groups, rank_pool.port, ranks=2) == [True, True]
