@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -164,6 +165,7 @@ class _Forked:
         assert module == "thinwire.subspaces.worker"
         (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe()
         self.returncode: int | None = None
+        self.reaping = threading.Lock()
         self.pid = os.fork()
         if self.pid == 0:
             self.gate.wait()
@@ -174,11 +176,12 @@ class _Forked:
         self.stdout, self.stderr = os.fdopen(out_r), os.fdopen(err_r)
 
     def poll(self) -> int | None:
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
+        with self.reaping:  # a launcher's threads may ask at the same time
+            if self.returncode is None:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+            return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         deadline = time.monotonic() + (timeout or 1e9)

@@ -60,7 +60,7 @@ def lost(forks: ForkServer, tiny_data: Path, runs_folder: Path) -> Lost:
 @pytest.mark.parametrize("member", [0, 2])
 def test_three_go_on_where_gradients_are_summed(lost: Lost, alone: dict[int, dict[int, float]], member: int) -> None:
     ended, out = lost.train(SUMMED, Plan(member, "backward", 7, "kill"), name=f"lost-{member}")
-    assert f"rank {member}, was killed by signal 9" in ended.said
+    assert f"rank {member} was killed by signal 9" in ended.said
     assert f"rank {member} closed the connection; going on with 3 ranks from update 6" in ended.said
     assert_no_jump(out, alone[1], bound=JUMP_SUMMED)
     (event,) = [record for record in records(out, "event") if record["what"] == "lost rank"]

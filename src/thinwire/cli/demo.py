@@ -11,6 +11,7 @@ from thinwire.base.units import format_bytes
 from thinwire.cli.program import program
 from thinwire.cli.terminal import Terminal, print_bytes, print_table
 from thinwire.config.parse import parse
+from thinwire.data.corpus import MANIFEST, read_manifest
 from thinwire.data.prepare import PrepareOptions, prepare
 from thinwire.experiments.demo import demo, demo_compressed, demo_plain
 from thinwire.runs.layout import RunFolder
@@ -44,8 +45,11 @@ def main(argv: list[str]) -> None:
     data, run = arguments.out / "data", arguments.out / "soma"
     options = PrepareOptions(valid_fraction=0.03, test_fraction=0.05, max_bytes=MAX_TEXT_BYTES)
     with terminal.progress() as progress:
-        summary = prepare([arguments.text], out=data, options=options, progress=progress)
-        terminal.say(f"text: {format_bytes(summary.corpus_bytes)} in {data} ({summary.state})")
+        if _is_prepared(data, text=arguments.text):
+            terminal.say(f"text: in {data}, kept")
+        else:
+            summary = prepare([arguments.text], out=data, options=options, progress=progress)
+            terminal.say(f"text: {format_bytes(summary.corpus_bytes)} in {data} ({summary.state})")
         record = train(
             demo(),
             data=data,
@@ -66,6 +70,12 @@ def main(argv: list[str]) -> None:
     _print_side_by_side(runs)
     page = _report([run, *runs.values()], arguments.out, terminal)
     print_table([("run folders", ", ".join(map(str, (run, runs["compressed"])))), ("page", page)])
+
+
+def _is_prepared(data: Path, *, text: str) -> bool:
+    """Whether the demo's text is there. The text of a Python installation changes with every package that is
+    installed; the demo goes on with what it began with."""
+    return text == "python" and (data / MANIFEST).is_file() and read_manifest(data)["arguments"] == [text]
 
 
 def _train_over_ranks(config: SubspacesConfig, *, data: Path, out: Path, preset: str, command: str) -> None:

@@ -103,4 +103,5 @@ def _stock_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     if record["step"] < record["planned_steps"]:
         rows.append(("not finished", f"update {record['step']:,} of {record['planned_steps']:,} ({record['phase']})"))
     size = f"{record['scored_targets']:,} tokens ({record['scored_bytes']:,} bytes) in {record['windows']:,} windows"
-    return [*rows, ("scored", f"{size} of {record['documents']:,} documents, {record['protocol']}")]
+    documents = f"{record['documents']:,} document{'' if record['documents'] == 1 else 's'}"
+    return [*rows, ("scored", f"{size} of {documents} ({record['protocol']})")]

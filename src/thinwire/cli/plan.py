@@ -66,6 +66,8 @@ def main(argv: list[str]) -> None:
     rest = argv[1 if name is None else 2 :]
     arguments = _parse(base, rest, prog=f"thinwire plan subspaces {name or ''}".strip())
     check(arguments.config, where=name or "the paper's setting")
+    if arguments.config.launch.ranks == 1:
+        raise UserError("one rank exchanges nothing", where="--launch.ranks 1", fix="plan for two ranks or more")
     record = plan(_question(arguments, measured_seconds=base.measured_seconds))
     if arguments.json:
         print_json(record)

@@ -93,6 +93,7 @@ def _hear(
     elif message["type"] == "give_up":
         for one in running.values():
             if one.process.pid == message["pid"]:
+                one.was_given_up = True
                 one.process.kill()
     else:
         on_message(name, message)
@@ -105,6 +106,8 @@ def _how_it_was_lost(ended: Running) -> str:
         error = failure(ended)
         assert error is not None
         raise error
+    if ended.was_given_up:
+        return f"{ended.label} was ended, because the others went on without it"
     if status < 0:
-        return f"{ended.label}, {how_it_died(status)}"
-    return f"{ended.label}, ended with status {status}: {last_words(ended)}"
+        return f"{ended.label} {how_it_died(status)}"
+    return f"{ended.label} ended with status {status}: {last_words(ended)}"

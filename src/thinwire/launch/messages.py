@@ -72,7 +72,7 @@ def exit_with(error: Exception) -> int:
     elif isinstance(error, OSError):
         send({"type": "os_error", "errno": error.errno, "text": error.strerror, "path": str(error.filename or "")})
     elif isinstance(error, ThinwireError):
-        send({"type": "failed", "text": str(error)})
+        send({"type": "failed", "text": str(error), "is_expected": True})
     else:  # nobody's mistake but ours: where it happened is all there is to go by
         send({"type": "failed", "text": "".join(traceback.format_exception(error)).rstrip()})
     return error.exit_status if isinstance(error, ThinwireError) else 1

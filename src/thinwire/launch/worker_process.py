@@ -48,6 +48,8 @@ class Running:
     last_lines: deque[str]
     readers: list[threading.Thread] = field(default_factory=list)
     error: dict[str, Any] | None = None
+    was_given_up: bool = False
+    """It hung, and was killed on another rank's word."""
 
     @property
     def label(self) -> str:
@@ -103,6 +105,8 @@ def failure(ended: Running) -> Exception | None:
     if status < 0:
         fix = "give the same command again; it goes on from the last finished update"
         return RunFailedError(f"the process of {ended.label} {how_it_died(status)}\n  fix:   {fix}")
+    if error.get("is_expected"):
+        return RunFailedError(error["text"])
     reason = error.get("text") or last_words(ended)
     return RunFailedError(f"{ended.label} ended with status {status}\n  {reason}")
 

@@ -162,7 +162,9 @@ class SyncConfig:
     outer: Literal["none", "nesterov"] = "none"
     """nesterov: the average's change is a gradient for an outer step (DiLoCo)."""
     outer_learning_rate: float = 0.7
+    """Of the outer step; 1 without momentum is plain averaging."""
     outer_momentum: float = 0.9
+    """Of the outer step (Nesterov's)."""
     rotate: bool = True
     """Move every rank to other chunks at each average, so that a replica sees every position."""
     wire: WireType = "float32"
@@ -198,6 +200,7 @@ class SubspacesConfig:
     """One run."""
 
     seed: int = 1
+    """Of the first weights, the generators and every draw of text."""
     model: LlamaConfig = field(default_factory=LlamaConfig)
     sequence: SequenceConfig = field(default_factory=SequenceConfig)
     codec: CodecConfig = field(default_factory=CodecConfig)

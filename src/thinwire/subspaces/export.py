@@ -29,11 +29,14 @@ from thinwire.subspaces.llama import INITIAL_DEVIATION, Llama
 WEIGHTS = "model.safetensors"
 HEAD = "lm_head.weight"
 USE = """```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 model = AutoModelForCausalLM.from_pretrained(".")
 """
-USE_BYTE_PAIRS = """tokenizer = AutoTokenizer.from_pretrained(".")
+USE_BYTE_PAIRS = """
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(".")
 written = model.generate(**tokenizer("Once upon", return_tensors="pt"), max_new_tokens=50)
 print(tokenizer.decode(written[0]))
 ```

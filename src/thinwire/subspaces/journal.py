@@ -4,6 +4,7 @@ The first rank writes. The bytes are those of the training itself: what meetings
 left out, so that a run that was stopped and went on counts what an undisturbed one does.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -98,15 +99,14 @@ class Journal:
             return None
         phase = phase_of(step, self.config)
         loss = sum(beat.loss for beat in beats) / step_targets(self.config, is_warmup=phase == "warm-up")
-        finite = not any(beat.is_broken for beat in beats)
         self.write(
             group,
             kind="step",
             step=step,
             phase=phase,
-            loss_nats_per_token=loss if finite else None,
+            loss_nats_per_token=loss if math.isfinite(loss) else None,
             learning_rate=learning_rate(step, self.config.optimizer),
-            gradient_norm=result.gradient_norm if finite else None,
+            gradient_norm=result.gradient_norm if math.isfinite(result.gradient_norm) else None,
             seconds=result.seconds,
             tokens=self.tokens(step),
             ranks=len(beats),

@@ -16,6 +16,9 @@ from thinwire.subspaces.stock import Stock, load_stock
 class LanguageModel:
     """Anyone's model: plain causal attention over tokens.
 
+    Logits of tokens [b, t] are ``model.stock.llama([tokens], FullAttention(model.stock.config.model))[0]``, with
+    ``FullAttention`` from ``thinwire.subspaces.full_attention``.
+
     Attributes:
         run: the folder it comes from.
         stock: weights, configuration, and the checkpoint they are of.

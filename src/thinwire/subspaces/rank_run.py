@@ -246,7 +246,8 @@ class RankRun:
                 self.around.launcher.give_up(self._members[name])
         if new:
             self.journal.change(team.main, "joined", step=step, members=new)
-            self._tell(f"rank {', '.join(map(str, new))} joined at update {step}; {_count(size)} now")
+            names = f"rank{'s' if len(new) > 1 else ''} {', '.join(map(str, new))}"
+            self._tell(f"{names} joined at update {step}; {_count(size)} now")
 
     # --- the loop ---------------------------------------------------------------------------------------------
 

@@ -97,8 +97,9 @@ def check_text(config: SubspacesConfig, *, corpus: Corpus) -> None:
             raise UserError(
                 f"the {split} split has {stream.num_tokens} tokens, fewer than one sequence of {needed}",
                 where=stream.where,
-                fix="prepare more text, raise --valid-fraction and --test-fraction, or use shorter sequences "
-                "(--sequence.tokens)",
+                fix="prepare more text, or "
+                + ("" if split == "train" else "raise --valid-fraction and --test-fraction, or ")
+                + "use shorter sequences (--sequence.tokens)",
             )
 
 
@@ -134,6 +135,8 @@ def start_ranks(config: SubspacesConfig, *, out: Path, voice: Voice) -> None:
     store = open_store(host=LOCALHOST, port=0, serve=True, timeout_seconds=launch.timeout_seconds)
     meeting = meeting_place(store)
     threads = launch.threads or max(1, available_cores() // launch.ranks)
+    ranks = f"{launch.ranks} rank{'' if launch.ranks == 1 else 's'}"
+    voice.say(f"starting {ranks}, {threads} thread{'' if threads == 1 else 's'} each")
     bar: list[Task] = []
     at_work = set(range(launch.ranks))
 
@@ -150,7 +153,7 @@ def start_ranks(config: SubspacesConfig, *, out: Path, voice: Voice) -> None:
             at_work.add(_member(name))
         elif message["type"] in ("advance", "note"):
             if not bar:
-                bar.append(voice.progress.task(f"training on {launch.ranks} ranks", steps - saving.last_step(out)))
+                bar.append(voice.progress.task(f"training on {ranks}", steps - saving.last_step(out)))
             if message["type"] == "note":
                 bar[0].note(message["text"])
             else:

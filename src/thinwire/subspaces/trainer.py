@@ -351,10 +351,18 @@ class Trainer:
 
 
 def refuse_broken(losses: Sequence[float], *, step: int, kept: int) -> None:
-    """Raises RunFailedError naming the step whose loss was not finite, and the checkpoint that is there (0: none)."""
+    """Raises RunFailedError naming the step whose loss or gradient was not finite, and the checkpoint that is there.
+
+    Args:
+        losses: of the ranks.
+        kept: the checkpoint's step; 0 where there is none.
+    """
+    of_loss = not all(map(math.isfinite, losses))
+    what = "loss" if of_loss else "gradient"
+    numbers = f" ({', '.join(f'{loss:g}' for loss in losses)} on the ranks)" if of_loss else ""
     left = f"the weights after update {kept} are kept" if kept else "no checkpoint had been written"
     raise RunFailedError(
-        f"the loss of update {step} is not finite ({', '.join(f'{loss:g}' for loss in losses)} on the ranks)\n"
-        f"  {left}; lower the learning rate (--optimizer.learning-rate) or clip harder "
-        "(--optimizer.clip-norm), in a new run folder"
+        f"the {what} of update {step} is not finite{numbers}; {left}\n"
+        "  fix:   lower the learning rate (--optimizer.learning-rate) or clip harder (--optimizer.clip-norm), in a new "
+        "run folder"
     )

@@ -125,13 +125,13 @@ def test_a_rank_that_dies_at_each_start_is_not_started_for_ever() -> None:
         starts.append(name)
         return command("dies", name)
 
-    with pytest.raises(RunFailedError, match=r"lost 3 times; the last one, b, ended with status 7: last words"):
+    with pytest.raises(RunFailedError, match=r"lost 3 times; the last one, b ended with status 7: last words"):
         run_ranks([command("dies", "b")], on_message=lambda *_: None, on_lost=on_lost, max_replacements=2)
     assert len(starts) == 3
 
 
 def test_all_ranks_dead_is_a_failure() -> None:
-    with pytest.raises(RunFailedError, match=r"all ranks are lost; the last one, [ab], was killed by signal 9"):
+    with pytest.raises(RunFailedError, match=r"all ranks are lost; the last one, [ab] was killed by signal 9"):
         run(command("killed", "a"), command("killed", "b"))
 
 
