@@ -43,7 +43,7 @@ step; compressed to the end, so that the last checkpoint holds theta's mean."""
 JUMP_SUMMED = 1e-3
 """Nats: where gradients are summed, another number of ranks computes the same, up to rounding."""
 JUMP_AVERAGED = 0.1
-"""Nats: replicas that drifted for less than four steps, at a rate of 0.01, and moments of which one is gone."""
+"""Nats: replicas that drifted for a few steps, at a rate of 0.01, and moments of which one is gone."""
 
 
 def with_ranks(config: SubspacesConfig, ranks: int, **launch: Any) -> SubspacesConfig:

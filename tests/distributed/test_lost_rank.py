@@ -71,7 +71,7 @@ def test_three_go_on_where_gradients_are_summed(lost: Lost, alone: dict[int, dic
 
 def test_three_go_on_where_weights_are_averaged(lost: Lost, alone: dict[int, dict[int, float]]) -> None:
     _, out = lost.train(DRIFTING, Plan(0, "step", 10, "kill"), name="lost-drifting")
-    assert_no_jump(out, alone[4], bound=JUMP_AVERAGED)
+    assert_no_jump(out, alone[DRIFTING.sync.every], bound=JUMP_AVERAGED)
     assert events(out).count("lost rank") == 1
 
 

@@ -20,18 +20,18 @@ def subspaces_small() -> SubspacesConfig:
     """Four ranks of one machine, 5.4M parameters, 2,048 tokens: keys to 2%, values to 5%, strictly causal.
 
     d_kv = 512 gives ranks 10 and 26. theta comes from the chunk before, A has spectral norm 1 and the exponential goes
-    to order 6, so that a basis can turn far. Measured figures: ``docs/log.md``.
+    to order 6, so that a basis can turn far. Gradients are summed each step, so that four ranks compute what one
+    does; over a thin wire average the weights instead (--sync.every 20 or more), at a price in loss.
     """
     return SubspacesConfig(
         model=LlamaConfig(layers=2, width=512, heads=8, kv_heads=8, head_width=64, hidden=1024),
         sequence=SequenceConfig(tokens=2048, chunks=8),
         codec=CodecConfig(taylor_order=6),
-        optimizer=OptimizerConfig(steps=600, ramp_steps=20, learning_rate=2e-3),
-        phases=PhasesConfig(warmup_steps=80, warmup_tokens=512, unplug_fraction=0.1),
-        sync=SyncConfig(every=20),
-        validate_every=60,
-        validation_sequences=8,
-        checkpoint_every=100,
+        optimizer=OptimizerConfig(steps=600, ramp_steps=40, learning_rate=1.5e-3),
+        phases=PhasesConfig(warmup_steps=400, warmup_tokens=512, unplug_fraction=0.1),
+        validate_every=100,
+        validation_sequences=16,
+        checkpoint_every=50,
     )
 
 
