@@ -65,6 +65,26 @@ def interrupts_are_requests() -> Iterator[Callable[[], bool]]:
             signal.signal(one, handler)
 
 
+def exit_status_of(work: Callable[[], None], *, place: str) -> int:
+    """Do a worker's work; its exit status, as the command line's: 0, 1, 2 or 130. The parent is told what went wrong.
+
+    Args:
+        work: raises what stopped it.
+        place: where it writes, for a write that failed half-way and does not say where.
+    """
+    try:
+        work()
+    except BrokenPipeError:
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            error.filename = place
+        return exit_with(error)
+    except Exception as error:
+        return exit_with(error)
+    return 0
+
+
 def exit_with(error: Exception) -> int:
     """Tell the parent why, return the exit status."""
     if isinstance(error, UserError):

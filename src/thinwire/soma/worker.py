@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from thinwire.launch.messages import PipeTask, exit_with, say, stop_requested
+from thinwire.launch.messages import PipeTask, exit_status_of, say, stop_requested
 from thinwire.soma.expert_training import Compute, train
 from thinwire.soma.run import SomaRun
 
@@ -12,7 +12,8 @@ def main(arguments: list[str]) -> int:
     """Exit status as the command line's: 0, 1, 2 or 130."""
     should_stop = stop_requested()
     root, name, implementation, threads = arguments
-    try:
+
+    def work() -> None:
         run = SomaRun.open(Path(root))
         train(
             run.job(name, corpus=run.open_corpus()),
@@ -22,15 +23,8 @@ def main(arguments: list[str]) -> int:
             say=say,
             should_stop=should_stop,
         )
-    except BrokenPipeError:
-        return 1
-    except OSError as error:
-        if error.filename is None:  # a write that failed half-way does not say where
-            error.filename = root
-        return exit_with(error)
-    except Exception as error:
-        return exit_with(error)
-    return 0
+
+    return exit_status_of(work, place=root)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ ROLE is ``serve`` (this rank serves the store where all meet), ``start``, or ``j
 import sys
 from pathlib import Path
 
-from thinwire.launch.messages import PipeTask, exit_with, give_up, say, send, stop_requested
+from thinwire.launch.messages import PipeTask, exit_status_of, give_up, say, send, stop_requested
 from thinwire.subspaces.run import Seat, run_rank
 
 
@@ -22,7 +22,8 @@ def main(arguments: list[str]) -> int:
     """Exit status as the command line's: 0, 1, 2 or 130."""
     should_stop = stop_requested()
     root, member, host, port, role, threads = arguments
-    try:
+
+    def work() -> None:
         run_rank(
             Path(root),
             seat=Seat(int(member), host, int(port), role, int(threads)),
@@ -31,15 +32,8 @@ def main(arguments: list[str]) -> int:
             should_stop=should_stop,
             launcher=_Parent(),
         )
-    except BrokenPipeError:
-        return 1
-    except OSError as error:
-        if error.filename is None:  # a write that failed half-way does not say where
-            error.filename = root
-        return exit_with(error)
-    except Exception as error:
-        return exit_with(error)
-    return 0
+
+    return exit_status_of(work, place=root)
 
 
 if __name__ == "__main__":
