@@ -1,96 +1,36 @@
 """How fast does ``expert_losses`` run here, against PyTorch eager and against the machine's multiply-add peak?
 
-``python bench/kernels.py [--json] [--repeats N]``.  First every correctness case is compared with FP64; a kernel that
-fails one gets no speed printed (exit status 1).  Then all contestants of a case are timed in turn, round after round,
-so that a busy moment hits them alike; medians and spreads of the rounds are given.  Operations are counted as in
-Eq. (21).
+``python bench/kernels.py [--json] [--record] [--repeats N]``.  First every correctness case is compared with FP64; a
+kernel that fails one gets no speed printed (exit status 1).  Then all contestants of a case are timed in turn, round
+after round, so that a busy moment hits them alike; medians and spreads of the rounds are given.  Operations are counted
+as in Eq. (21).
 
 The speed is of two cores, and so may the eager baseline's be: the reference implementation in FP32, with a leading axis
-of perturbed copies, at the better of one and two threads.  The fraction of the peak is of one core: the peak is the
-larger of a loop of independent vector multiply-adds and a large matrix product, both on one core in this process.
+of perturbed copies, at the better of one and two threads.  One core runs a quarter of a case's directions, the eager
+baseline at most ``EAGER_DIRECTIONS`` of them: the rates are per byte.  The fraction of the peak is of one core: the
+peak is the larger of a loop of independent vector multiply-adds and a large matrix product, both on one core in this
+process.
 """
 
 import argparse
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
 
+from measuring import record, timed_in_turn
+from peak import run_matrix_product, run_peak_loop
 from thinwire.base.seeds import stream_key
 from thinwire.kernels.expert_losses.api import expert_losses
 from thinwire.kernels.expert_losses.cases import BENCH_CASES, CASES, LossCase, inputs_for
-from thinwire.kernels.lane_layout import aligned_floats
 from thinwire.kernels.sign_probe.api import ProbeAddress
-from thinwire.kernels.vector_ir import INT64, LANES, VECTOR, Lanes, tile_rows
 
 ADDRESS = ProbeAddress(stream_key(0, "bench"), 1)
 RELATIVE_TOLERANCE = 2e-6
-# Enough independent sums to hide the latency of two units, few enough for the registers (32 of AVX-512, 16 of AVX2).
-NUM_SUMS = 12 if tile_rows() == 16 else 5
-UNROLLED = 8
-PEAK_ROUNDS = 4_000_000
-MATRIX_SIZE = 1024
-
-
-class Timed(NamedTuple):
-    """Operations or byte-forwards per second: the median of the rounds, and (largest - smallest) / median."""
-
-    median: float
-    spread: float
-
-
-@intrinsic
-def multiply_adds(typing_context: Any, rows: Any, num_rounds: Any) -> Any:  # noqa: ARG001
-    """sums <- sums * x + y, ``UNROLLED`` times a round; x and y are loaded, so that nothing can be computed ahead."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        lanes = Lanes(builder)
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        first = builder.bitcast(array.data, VECTOR.as_pointer())
-        places = [builder.gep(first, [ir.Constant(INT64, row)]) for row in range(2 + NUM_SUMS)]
-        x, y, *initial = (builder.load(place) for place in places)
-
-        def body(_: Any, sums: list[Any]) -> list[Any]:
-            for _ in range(UNROLLED):
-                sums = [lanes.fma(total, x, y) for total in sums]
-            return sums
-
-        for place, total in zip(places[2:], lanes.loop(arguments[1], initial, body), strict=True):
-            builder.store(total, place)
-        return context.get_dummy_value()
-
-    return types.void(rows, num_rounds), generate
-
-
-@njit(nogil=True)
-def _peak_loop(rows, num_rounds):  # type: ignore[no-untyped-def]
-    multiply_adds(rows, num_rounds)
-
-
-def run_peak_loop() -> float:
-    """Operations done."""
-    rows = aligned_floats((2 + NUM_SUMS) * LANES)
-    rows[:] = 0.5
-    _peak_loop(rows, PEAK_ROUNDS)
-    if not np.isfinite(rows).all():
-        raise RuntimeError("the peak loop overflowed")
-    return 2.0 * LANES * NUM_SUMS * UNROLLED * PEAK_ROUNDS
-
-
-def run_matrix_product() -> float:
-    """Operations done: one FP32 product on one thread."""
-    matrix = torch.ones(MATRIX_SIZE, MATRIX_SIZE)
-    torch.set_num_threads(1)
-    torch.matmul(matrix, matrix)
-    return 2.0 * MATRIX_SIZE**3
+EAGER_DIRECTIONS = 16
+"""The eager reference evaluates directions in chunks as large as its memory limit, so more would only take longer."""
 
 
 def losses(case: LossCase, *, implementation: str, dtype: torch.dtype, threads: int) -> torch.Tensor:
@@ -131,40 +71,28 @@ def disagreement(case: LossCase, implementation: str) -> list[str]:
     return [] if error <= RELATIVE_TOLERANCE else [f"{case.name}: {error:.1e} away from the eager reference"]
 
 
-def timed_in_turn(contestants: dict[str, Callable[[], float]], *, repeats: int) -> dict[str, Timed]:
-    """Units of work per second of each. Everything was compiled and touched once by the correctness checks."""
-    rates: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(repeats):
-        for name, run in contestants.items():
-            started = time.perf_counter()
-            work = run()
-            rates[name].append(work / (time.perf_counter() - started))
-    return {
-        name: Timed(statistics.median(values), (max(values) - min(values)) / statistics.median(values))
-        for name, values in rates.items()
-    }
-
-
 def measure(case: LossCase, *, implementation: str, repeats: int) -> dict[str, Any]:
     """One row of the result; keys as in the contract, and spreads beside them."""
-    byte_forwards = 2.0 * case.num_directions * case.batch * case.input_bytes
 
-    def kernel(threads: int) -> float:
+    def kernel(threads: int, *, directions: int) -> float:
         torch.set_num_threads(threads)
-        losses(case, implementation=implementation, dtype=torch.float32, threads=threads)
-        return byte_forwards
+        some = case._replace(num_directions=directions)
+        losses(some, implementation=implementation, dtype=torch.float32, threads=threads)
+        return 2.0 * directions * case.batch * case.input_bytes
 
     def eager(threads: int) -> float:
         torch.set_num_threads(threads)
-        losses(case, implementation="reference", dtype=torch.float32, threads=1)
-        return byte_forwards
+        some = case._replace(num_directions=min(case.num_directions, EAGER_DIRECTIONS))
+        losses(some, implementation="reference", dtype=torch.float32, threads=1)
+        return 2.0 * some.num_directions * case.batch * case.input_bytes
 
+    part = max(case.num_directions // 4, 1)
     contestants: dict[str, Callable[[], float]] = {
         "peak loop": run_peak_loop,
-        "one core": lambda: kernel(1),
+        "one core": lambda: kernel(1, directions=part),
         "eager, 1 thread": lambda: eager(1),
         "matrix product": run_matrix_product,
-        "two cores": lambda: kernel(2),
+        "two cores": lambda: kernel(2, directions=case.num_directions),
         "eager, 2 threads": lambda: eager(2),
     }
     run_peak_loop()
@@ -215,6 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0, or 1 where a correctness case fails."""
     parser = argparse.ArgumentParser(prog="bench/kernels.py", description="Speed of expert_losses, checked first.")
     parser.add_argument("--json", action="store_true", help="print one JSON list, one object a case")
+    parser.add_argument("--record", action="store_true", help="append the rows to bench/results/<machine>.csv")
     parser.add_argument("--repeats", type=int, default=3, help="timed rounds a case (default 3)")
     parser.add_argument("--implementation", default="numba", help="which implementation to time (default numba)")
     arguments = parser.parse_args(argv)
@@ -232,6 +161,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows.append(measure(case, implementation=implementation, repeats=arguments.repeats))
         if not arguments.json:
             print(as_text(rows[-1]), flush=True)
+    if arguments.record:
+        record(rows, bench="kernels")
     if arguments.json:
         print(json.dumps(rows, indent=2))
     return 0

@@ -1,7 +1,9 @@
 """Does the benchmark print the contract's keys, and refuse to print a speed while a kernel is wrong?"""
 
-import importlib.util
+import csv
+import importlib
 import json
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -22,14 +24,17 @@ CONTRACT_KEYS = {
 
 
 @pytest.fixture
-def bench(repository: Path) -> ModuleType:
+def bench(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """bench/kernels.py on a tiny shape."""
-    spec = importlib.util.spec_from_file_location("bench_kernels", repository / "bench" / "kernels.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.BENCH_CASES, module.CASES, module.PEAK_ROUNDS, module.MATRIX_SIZE = CASES[1:2], CASES[:3], 1000, 64
+    monkeypatch.syspath_prepend(repository / "bench")
+    for name in ("peak", "measuring", "kernels"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    module = importlib.import_module("kernels")
+    monkeypatch.setattr(module, "BENCH_CASES", CASES[1:2])
+    monkeypatch.setattr(module, "CASES", CASES[:3])
+    peak = importlib.import_module("peak")
+    monkeypatch.setattr(peak, "PEAK_ROUNDS", 1000)
+    monkeypatch.setattr(peak, "MATRIX_SIZE", 64)
     return module
 
 
@@ -67,3 +72,23 @@ def test_zero_repeats_are_refused(bench: ModuleType) -> None:
     with pytest.raises(SystemExit) as caught:
         bench.main(["--repeats", "0"])
     assert caught.value.code == 2
+
+
+def test_a_recorded_row_names_commit_case_and_measure(
+    bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring = importlib.import_module("measuring")
+    monkeypatch.setattr(measuring, "RESULTS", tmp_path)
+    assert bench.main(["--json", "--record", "--repeats", "1"]) == 0
+    capsys.readouterr()
+    assert bench.main(["--json", "--record", "--repeats", "1"]) == 0
+    (printed,) = json.loads(capsys.readouterr().out)
+    (path,) = tmp_path.iterdir()
+    assert path.stem == measuring.machine_name()
+    lines = list(csv.DictReader(path.open()))
+    assert {line["case"] for line in lines} == {CASES[1].name}
+    assert {line["bench"] for line in lines} == {"kernels"}
+    assert all(line["commit"] for line in lines)
+    values = [line["value"] for line in lines if line["measure"] == "byte_forwards_per_s"]
+    assert len(values) == 2
+    assert float(values[-1]) == pytest.approx(printed["byte_forwards_per_s"], rel=1e-5)

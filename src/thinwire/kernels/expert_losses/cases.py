@@ -39,11 +39,12 @@ CASES = (
     LossCase("small radius", ExpertShape(width=32), 16, 32, 2, epsilon=1e-5),
 )
 
-# The paper's width at equal work: few directions on many windows, many on few, and fewer windows than lanes.
+# The paper's update (appendix E), and many directions on few windows, where our own recipe spends its forwards.
 BENCH_CASES = (
-    LossCase("d = 32, T = 256, 16 directions x 64 windows", ExpertShape(width=32), 64, 256, 16),
-    LossCase("d = 32, T = 256, 64 directions x 16 windows", ExpertShape(width=32), 16, 256, 64),
-    LossCase("d = 32, T = 256, 64 directions x 4 windows", ExpertShape(width=32), 4, 256, 64),
+    LossCase("d = 32, T = 1,024, 64 directions x 64 windows", ExpertShape(width=32), 64, 1024, 64),
+    LossCase("d = 32, T = 1,024, 1,024 directions x 16 windows", ExpertShape(width=32), 16, 1024, 1024),
+    LossCase("d = 32, T = 1,024, 1,024 directions x 8 windows", ExpertShape(width=32), 8, 1024, 1024),
+    LossCase("d = 32, T = 1,024, 1,024 directions x 4 windows", ExpertShape(width=32), 4, 1024, 1024),
 )
 
 

@@ -1,0 +1,90 @@
+"""How is a speed measured and kept?  Contestants in turn, round after round; medians; rows with commit and machine.
+
+``--record`` of every benchmark appends to ``bench/results/<machine>.csv``: one line a measure, in the order measured.
+"""
+
+import csv
+import os
+import platform
+import re
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RESULTS = Path(__file__).parent / "results"
+COLUMNS = ("date", "commit", "bench", "case", "implementation", "measure", "value")
+NAMING_KEYS = ("case", "implementation")
+
+
+class Timed(NamedTuple):
+    """Units of work per second: the median of the rounds, and (largest - smallest) / median."""
+
+    median: float
+    spread: float
+
+
+def timed_in_turn(contestants: Mapping[str, Callable[[], float]], *, repeats: int) -> dict[str, Timed]:
+    """Units of work per second of each contestant, which returns the work it did.
+
+    All are run in turn in every round, so that a busy moment hits them alike.  Whatever has to be compiled or touched
+    once must be so before.
+    """
+    rates: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(repeats):
+        for name, run in contestants.items():
+            started = time.perf_counter()
+            work = run()
+            rates[name].append(work / (time.perf_counter() - started))
+    return {name: spread_of(values) for name, values in rates.items()}
+
+
+def spread_of(values: Sequence[float]) -> Timed:
+    median = statistics.median(values)
+    return Timed(median, (max(values) - min(values)) / median)
+
+
+def machine_name() -> str:
+    """A file name: the processor's model and the number of cores this process may use."""
+    model = platform.processor() or platform.machine()
+    information = Path("/proc/cpuinfo")
+    if information.is_file():
+        named = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
+        model = named.group(1) if named else model
+    slug = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")
+    return f"{slug}-{len(os.sched_getaffinity(0))}-cores"
+
+
+def commit() -> str:
+    """The commit measured, with ``+`` where the tree differs from it; ``unknown`` outside a repository."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=here, check=True, capture_output=True, text=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", "..", ":!results")
+        return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def record(rows: Sequence[Mapping[str, Any]], *, bench: str, machine: str | None = None) -> Path:
+    """Append every number of every row to the machine's file; returns its path."""
+    path = RESULTS / f"{machine or machine_name()}.csv"
+    path.parent.mkdir(exist_ok=True)
+    is_new = not path.exists()
+    stamp = (datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"), commit(), bench)
+    with path.open("a", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if is_new:
+            writer.writerow(COLUMNS)
+        for row in rows:
+            names = [row.get(key, "") for key in NAMING_KEYS]
+            for measure, value in row.items():
+                if measure not in NAMING_KEYS:
+                    writer.writerow([*stamp, *names, measure, f"{value:.6g}" if isinstance(value, float) else value])
+    return path

@@ -1,0 +1,65 @@
+"""What could one core do at most?  A loop of independent vector multiply-adds, and a large matrix product, FP32."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from thinwire.kernels.lane_layout import aligned_floats
+from thinwire.kernels.vector_ir import INT64, LANES, VECTOR, Lanes, tile_rows
+
+# Enough independent sums to hide the latency of two units, few enough for the registers (32 of AVX-512, 16 of AVX2).
+NUM_SUMS = 12 if tile_rows() == 16 else 5
+UNROLLED = 8
+PEAK_ROUNDS = 4_000_000
+MATRIX_SIZE = 1024
+
+
+@intrinsic
+def multiply_adds(typing_context: Any, rows: Any, num_rounds: Any) -> Any:  # noqa: ARG001
+    """sums <- sums * x + y, ``UNROLLED`` times a round; x and y are loaded, so that nothing can be computed ahead."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lanes = Lanes(builder)
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        first = builder.bitcast(array.data, VECTOR.as_pointer())
+        places = [builder.gep(first, [ir.Constant(INT64, row)]) for row in range(2 + NUM_SUMS)]
+        x, y, *initial = (builder.load(place) for place in places)
+
+        def body(_: Any, sums: list[Any]) -> list[Any]:
+            for _ in range(UNROLLED):
+                sums = [lanes.fma(total, x, y) for total in sums]
+            return sums
+
+        for place, total in zip(places[2:], lanes.loop(arguments[1], initial, body), strict=True):
+            builder.store(total, place)
+        return context.get_dummy_value()
+
+    return types.void(rows, num_rounds), generate
+
+
+@njit(nogil=True)
+def _peak_loop(rows, num_rounds):  # type: ignore[no-untyped-def]
+    multiply_adds(rows, num_rounds)
+
+
+def run_peak_loop(*, rounds: int | None = None) -> float:
+    """Operations done; ``PEAK_ROUNDS`` where no number of rounds is given."""
+    rounds = PEAK_ROUNDS if rounds is None else rounds
+    rows = aligned_floats((2 + NUM_SUMS) * LANES)
+    rows[:] = 0.5
+    _peak_loop(rows, rounds)
+    if not np.isfinite(rows).all():
+        raise RuntimeError("the peak loop overflowed")
+    return 2.0 * LANES * NUM_SUMS * UNROLLED * rounds
+
+
+def run_matrix_product(*, shape: tuple[int, int, int] | None = None) -> float:
+    """Operations done: one FP32 product [m, k] x [k, n] on one thread; square of ``MATRIX_SIZE`` where no shape is."""
+    m, k, n = shape or (MATRIX_SIZE,) * 3
+    torch.set_num_threads(1)
+    torch.matmul(torch.ones(m, k), torch.ones(k, n))
+    return 2.0 * m * k * n
