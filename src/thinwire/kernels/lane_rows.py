@@ -1,9 +1,12 @@
 """The steps of an expert on 16 lanes, as Numba intrinsics: GEMM tile, layer norm, LSTM cell, GELU, softmax sums.
 
 Each takes the mix of directions in the lanes, (array, offset) pairs, then counts.  See ``vector_ir`` for the
-arithmetic and ``lane_forward`` for the order.
+arithmetic and ``lane_forward`` for the order.  The LSTM cell, GELU and the softmax sums go ``ROWS_AT_ONCE`` rows at a
+time: their buffers must hold as many rows as that rounds the count up to (the layout's padding does).
 """
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -28,6 +31,13 @@ from thinwire.kernels.vector_ir import (
 )
 
 TILE_ROWS = tile_rows()
+SUM_CHAINS = 4
+# erf(x / sqrt 2) / 2 as a ratio in x, from the coefficients of erf.
+GELU_LIMIT = math.sqrt(2) * ERF_LIMIT
+GELU_P = tuple(p / math.sqrt(8) * 0.5**k for k, p in enumerate(ERF_P))
+GELU_Q = tuple(q * 0.5**k for k, q in enumerate(ERF_Q))
+ROWS_AT_ONCE = 4 if TILE_ROWS == 16 else 1
+"""Rows that a pointwise step treats together where one row is one register, so that none waits for its own result."""
 
 
 def _emit_gemm(lanes: Lanes, buffers: list[Any], counts: list[Any], *, start_from_output: bool) -> None:
@@ -63,15 +73,13 @@ def _emit_layer_norm(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> Non
     (num_rows,) = counts
     b = lanes.builder
     size = lanes.splat(b.sitofp(num_rows, ir.FloatType()))
-    (total,) = lanes.loop(num_rows, [lanes.constant(0.0)], lambda r, s: [b.fadd(s[0], x.row(r))])
-    mean = b.fdiv(total, size)
+    mean = b.fdiv(_sum_over_rows(lanes, num_rows, x.row), size)
 
-    def squares(r: Any, carried: list[Any]) -> list[Any]:
+    def square(r: Any) -> Any:
         difference = b.fsub(x.row(r), mean)
-        return [lanes.fma(difference, difference, carried[0])]
+        return b.fmul(difference, difference)
 
-    (total,) = lanes.loop(num_rows, [lanes.constant(0.0)], squares)
-    variance = b.fadd(b.fdiv(total, size), lanes.constant(LAYER_NORM_EPSILON))
+    variance = b.fadd(b.fdiv(_sum_over_rows(lanes, num_rows, square), size), lanes.constant(LAYER_NORM_EPSILON))
     scale = b.fdiv(lanes.constant(1.0), lanes.sqrt(variance))
 
     def write(r: Any, _: list[Any]) -> list[Any]:
@@ -80,6 +88,33 @@ def _emit_layer_norm(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> Non
         return []
 
     lanes.loop(num_rows, [], write)
+
+
+def _sum_over_rows(lanes: Lanes, num_rows: Any, term: Callable[[Any], Any]) -> Any:
+    """sum_r term(r) in ``SUM_CHAINS`` interleaved chains, so that an addition need not wait for the one before it."""
+    b = lanes.builder
+    zero = lanes.constant(0.0)
+
+    def body(group: Any, sums: list[Any]) -> list[Any]:
+        first = b.mul(group, row_number(SUM_CHAINS))
+        added = []
+        for chain, total in enumerate(sums):
+            row = b.add(first, row_number(chain))
+            is_row = b.icmp_signed("<", row, num_rows)
+            value = term(b.select(is_row, row, first))
+            added.append(b.fadd(total, b.select(is_row, value, zero)))
+        return added
+
+    chains = lanes.loop(_groups(lanes, num_rows, SUM_CHAINS), [zero] * SUM_CHAINS, body)
+    while len(chains) > 1:
+        chains = [b.fadd(chains[k], chains[k + 1]) for k in range(0, len(chains), 2)]
+    return chains[0]
+
+
+def _groups(lanes: Lanes, num_rows: Any, size: int) -> Any:
+    """How many groups of ``size`` rows hold ``num_rows``."""
+    b = lanes.builder
+    return b.sdiv(b.add(num_rows, row_number(size - 1)), row_number(size))
 
 
 def _emit_lstm_cell(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
@@ -92,7 +127,8 @@ def _emit_lstm_cell(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None
     num_rows, stride = counts
     b = lanes.builder
 
-    def row(r: Any, _: list[Any]) -> list[Any]:
+    def row(group: Any, _: list[Any]) -> list[Any]:
+        r = b.mul(group, row_number(lanes.rows))
         i, f, g, o = (gates.row(b.add(r, b.mul(stride, row_number(q)))) for q in range(4))
         n, q = lanes.ratio(g, TANH_LIMIT, TANH_P, TANH_Q)
         input_part = b.fmul(lanes.one_plus_exp_minus(i), q)
@@ -106,23 +142,23 @@ def _emit_lstm_cell(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None
         x.store(r, b.fadd(x.row(r), h))
         return []
 
-    lanes.loop(num_rows, [], row)
+    lanes.loop(_groups(lanes, num_rows, lanes.rows), [], row)
 
 
 def _emit_gelu(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
-    """x <- x (1 + erf(x / sqrt 2)) / 2, the exact GELU."""
+    """x <- x (1 / 2 + erf(x / sqrt 2) / 2), the exact GELU."""
     (x,) = buffers
     (num_rows,) = counts
     b = lanes.builder
 
-    def row(r: Any, _: list[Any]) -> list[Any]:
+    def row(group: Any, _: list[Any]) -> list[Any]:
+        r = b.mul(group, row_number(lanes.rows))
         value = x.row(r)
-        n, q = lanes.ratio(b.fmul(value, lanes.constant(0.70710678)), ERF_LIMIT, ERF_P, ERF_Q)
-        half = b.fmul(value, lanes.constant(0.5))
-        x.store(r, lanes.fma(half, b.fdiv(n, q), half))
+        n, q = lanes.ratio(value, GELU_LIMIT, GELU_P, GELU_Q)
+        x.store(r, b.fmul(value, b.fadd(b.fdiv(n, q), lanes.constant(0.5))))
         return []
 
-    lanes.loop(num_rows, [], row)
+    lanes.loop(_groups(lanes, num_rows, lanes.rows), [], row)
 
 
 def _emit_softmax_sums(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
@@ -130,15 +166,22 @@ def _emit_softmax_sums(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> N
     z, out = buffers
     (num_rows,) = counts
     b = lanes.builder
-    (top,) = lanes.loop(num_rows, [lanes.constant(-3.0e38)], lambda r, s: [lanes.maximum(z.row(r), s[0])])
+    groups = _groups(lanes, num_rows, lanes.rows)
+
+    def rows(group: Any) -> Any:
+        return z.row(b.mul(group, row_number(lanes.rows)))
+
+    (top,) = lanes.loop(groups, [lanes.constant(-3.0e38)], lambda r, s: [lanes.maximum(rows(r), s[0])])
+    top = lanes.across_rows(top, lanes.maximum)
     low = lanes.constant(EXP_LOW)
 
     def add(r: Any, carried: list[Any]) -> list[Any]:
-        return [b.fadd(carried[0], lanes.exp_in_range(lanes.maximum(low, b.fsub(z.row(r), top))))]
+        return [b.fadd(carried[0], lanes.exp_in_range(lanes.maximum(low, b.fsub(rows(r), top))))]
 
-    (total,) = lanes.loop(num_rows, [lanes.constant(0.0)], add)
-    out.store(row_number(0), top)
-    out.store(row_number(1), total)
+    (total,) = lanes.loop(groups, [lanes.constant(0.0)], add)
+    total = lanes.across_rows(total, b.fadd)
+    out.store(row_number(0), lanes.one_row(top))
+    out.store(row_number(1), lanes.one_row(total))
 
 
 def _emit_gather(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
@@ -165,9 +208,9 @@ def _emit_gather(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
 gemm_set = buffers_intrinsic(3, 1, _emit_gemm_set)
 gemm_add = buffers_intrinsic(3, 1, _emit_gemm_add)
 layer_norm = buffers_intrinsic(3, 1, _emit_layer_norm)
-lstm_cell = buffers_intrinsic(4, 2, _emit_lstm_cell)
-gelu = buffers_intrinsic(1, 1, _emit_gelu)
-softmax_sums = buffers_intrinsic(2, 1, _emit_softmax_sums)
+lstm_cell = buffers_intrinsic(4, 2, _emit_lstm_cell, rows=ROWS_AT_ONCE)
+gelu = buffers_intrinsic(1, 1, _emit_gelu, rows=ROWS_AT_ONCE)
+softmax_sums = buffers_intrinsic(2, 1, _emit_softmax_sums, rows=ROWS_AT_ONCE)
 gather_entries = buffers_intrinsic(3, 1, _emit_gather)
 
 __all__ = [

@@ -4,10 +4,11 @@ Every function here works on rows of 16 lanes (one window a lane) in float32 buf
 LLVM lowers a <16 x float> to one AVX-512 register, two AVX2 ones or four NEON ones, so one source serves them all.
 Legend: R rows of a tile, K summed dimension, row r of a buffer occupies ``buffer[16 r : 16 r + 16]``.
 
-Approximations were fitted by Lawson-weighted least squares in FP64 (largest relative error in brackets); after FP32
-rounding each stays within 4e-7 relative, which ``tests/numerics/test_lanes.py`` checks over the whole range:
-exp(r) on |r| <= ln(2)/2 by a polynomial of degree 6 [1.9e-9]; tanh on |x| <= 9 by x P(x^2)/Q(x^2), degrees 4/4
-[2.1e-8]; erf on |x| <= 3.95 likewise, degrees 5/5 [2.1e-8].
+Approximations were fitted by Lawson-weighted least squares in FP64 (largest relative error in brackets): 2^r on
+|r| <= 1/2 by a polynomial of degree 5 [9.1e-8]; tanh on |x| <= 9 by x P(x^2)/Q(x^2), degrees 4/4 [2.1e-8]; erf on
+|x| <= 3.95 likewise, degrees 5/5 [2.1e-8].  ``tests/numerics/test_lanes.py`` checks what is left after FP32 rounding:
+over the whole range, within 4e-7 relative for tanh and erf, 2.5e-7 + 1.4e-8 |x| for exp(x) and sigmoid(x) (log2(e) is
+rounded).
 """
 
 from collections.abc import Callable, Sequence
@@ -23,9 +24,9 @@ LANES = 16
 FLOAT, INT32, INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 VECTOR, VECTOR_INT = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 
-EXP_COEFFICIENTS = (1.0, 1.0, 0.49999992, 0.166664202, 0.0416682257, 0.00837481629, 0.00138368408)
+EXP2_COEFFICIENTS = (1.0, 0.693147004, 0.240222424, 0.0555073358, 0.00967151299, 0.00132647273)
 EXP_LOW, EXP_HIGH = -87.0, 88.0
-LOG2_E, LN2_HIGH, LN2_LOW = 1.44269504, 0.693145752, 1.42860677e-6
+LOG2_E = 1.44269504
 ROUNDING_SHIFT = 12582912.0
 TANH_LIMIT = 9.0
 TANH_P = (0.999999979, 0.13381039, 0.00349560325, 2.06093005e-05, 1.33549081e-08)
@@ -44,13 +45,21 @@ def tile_rows() -> int:
 
 
 class Lanes:
-    """Vector arithmetic on an llvmlite builder; ``a * b + c`` is one fused instruction."""
+    """Vector arithmetic on an llvmlite builder; ``a * b + c`` is one fused instruction.
 
-    def __init__(self, builder: Any) -> None:
-        self.builder = builder
+    A value holds ``rows`` neighbouring rows of 16 lanes: of several, the processor works on one while another waits.
+    """
+
+    def __init__(self, builder: Any, *, rows: int = 1) -> None:
+        self.builder, self.rows = builder, rows
+        self.size = rows * LANES
+        self.kind, self.kind_int = ir.VectorType(FLOAT, self.size), ir.VectorType(INT32, self.size)
 
     def constant(self, value: float) -> Any:
-        return ir.Constant(VECTOR, [value] * LANES)
+        return ir.Constant(self.kind, [value] * self.size)
+
+    def integers(self, value: int) -> Any:
+        return ir.Constant(self.kind_int, [value] * self.size)
 
     def splat(self, scalar: Any) -> Any:
         first = self.builder.insert_element(ir.Constant(VECTOR, ir.Undefined), scalar, ir.Constant(INT32, 0))
@@ -80,8 +89,8 @@ class Lanes:
         return rows
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        kind = ir.FunctionType(VECTOR, [VECTOR] * len(arguments))
-        function = cgutils.get_or_insert_function(self.builder.module, kind, f"{name}.v{LANES}f32")
+        kind = ir.FunctionType(self.kind, [self.kind] * len(arguments))
+        function = cgutils.get_or_insert_function(self.builder.module, kind, f"{name}.v{self.size}f32")
         return self.builder.call(function, arguments)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
@@ -119,17 +128,17 @@ class Lanes:
     def exp_in_range(self, x: Any) -> Any:
         """exp(x) where x is known to lie in [-87, 88].
 
-        x = n ln 2 + r: adding 1.5 * 2^23 leaves n in the last bits of the sum, from where a shift moves it into the
-        exponent field.
+        exp(x) = 2^n 2^r, n + r = x log2(e): adding 1.5 * 2^23 leaves n in the last bits of the sum, from where a shift
+        moves it into the exponent field.
         """
         b = self.builder
-        shifted = self.fma(x, self.constant(LOG2_E), self.constant(ROUNDING_SHIFT))
+        log2_e = self.constant(LOG2_E)
+        shifted = self.fma(x, log2_e, self.constant(ROUNDING_SHIFT))
         n = b.fsub(shifted, self.constant(ROUNDING_SHIFT))
-        r = self.fma(n, self.constant(-LN2_HIGH), x)
-        r = self.fma(n, self.constant(-LN2_LOW), r)
-        exponent = b.shl(b.bitcast(shifted, VECTOR_INT), ir.Constant(VECTOR_INT, [23] * LANES))
-        power = b.bitcast(self.polynomial(r, EXP_COEFFICIENTS), VECTOR_INT)
-        return b.bitcast(b.add(power, exponent), VECTOR)
+        r = self.fma(x, log2_e, b.fneg(n))
+        exponent = b.shl(b.bitcast(shifted, self.kind_int), self.integers(23))
+        power = b.bitcast(self.polynomial(r, EXP2_COEFFICIENTS), self.kind_int)
+        return b.bitcast(b.add(power, exponent), self.kind)
 
     def ratio(self, x: Any, limit: float, p: Sequence[float], q: Sequence[float]) -> tuple[Any, Any]:
         """Numerator and denominator of x P(x^2) / Q(x^2), so that a caller can share the division."""
@@ -141,6 +150,22 @@ class Lanes:
         """1 + exp(-x), the reciprocal of sigmoid(x)."""
         x = self.clamp(x, SIGMOID_LIMIT)
         return self.builder.fadd(self.constant(1.0), self.exp_in_range(self.builder.fneg(x)))
+
+    def across_rows(self, value: Any, combine: Callable[[Any, Any], Any]) -> Any:
+        """In every row, the combination of all rows of ``value``."""
+        step = self.rows // 2
+        while step:
+            mask = ir.Constant(self.kind_int, [(k + step * LANES) % self.size for k in range(self.size)])
+            value = combine(value, self.builder.shuffle_vector(value, ir.Constant(self.kind, ir.Undefined), mask))
+            step //= 2
+        return value
+
+    def one_row(self, value: Any) -> Any:
+        """The first row of ``value``."""
+        if self.rows == 1:
+            return value
+        mask = ir.Constant(VECTOR_INT, list(range(LANES)))
+        return self.builder.shuffle_vector(value, ir.Constant(self.kind, ir.Undefined), mask)
 
     def loop(self, count: Any, initial: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
         """``for i in range(count)`` (count >= 1) with values carried in registers; returns their last values."""
@@ -172,13 +197,13 @@ class Buffer:
         self.lanes, self.builder, self.directions = lanes, lanes.builder, directions
         self._start, self._offset = pointer, offset
 
-    def _row(self, row: Any) -> Any:
+    def _row(self, row: Any, kind: Any) -> Any:
         index = self.builder.add(self._offset, self.builder.mul(row, ir.Constant(INT64, LANES)))
-        return self.builder.bitcast(self.builder.gep(self._start, [index]), VECTOR.as_pointer())
+        return self.builder.bitcast(self.builder.gep(self._start, [index]), kind.as_pointer())
 
     def row(self, row: Any) -> Any:
-        """The vector of row ``row``."""
-        load = self.builder.load(self._row(row))
+        """The vector of row ``row``, or of as many rows from it on as the lanes' values hold."""
+        load = self.builder.load(self._row(row, self.lanes.kind))
         load.align = 4
         return load
 
@@ -190,7 +215,7 @@ class Buffer:
         return load
 
     def store(self, row: Any, value: Any) -> None:
-        store = self.builder.store(value, self._row(row))
+        store = self.builder.store(value, self._row(row, value.type))
         store.align = 4
 
     def weight(self, index: Any) -> Any:
@@ -205,14 +230,14 @@ def row_number(value: int) -> Any:
     return ir.Constant(INT64, value)
 
 
-def buffers_intrinsic(num_buffers: int, num_counts: int, emit: Callable[..., None]) -> Any:
+def buffers_intrinsic(num_buffers: int, num_counts: int, emit: Callable[..., None], *, rows: int = 1) -> Any:
     """An intrinsic ``f(mix, buffer, offset, ..., count, ...)`` whose body ``emit(lanes, buffers, counts)`` writes.
 
     ``mix`` is a tuple as long as the number of directions that share the lanes, so the compiler knows it.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        lanes, directions = Lanes(builder), len(signature.args[0])
+        lanes, directions = Lanes(builder, rows=rows), len(signature.args[0])
         buffers = []
         for index in range(1, 2 * num_buffers, 2):
             array = context.make_array(signature.args[index])(context, builder, arguments[index])
