@@ -92,3 +92,18 @@ def test_a_recorded_row_names_commit_case_and_measure(
     values = [line["value"] for line in lines if line["measure"] == "byte_forwards_per_s"]
     assert len(values) == 2
     assert float(values[-1]) == pytest.approx(printed["byte_forwards_per_s"], rel=1e-5)
+
+
+def test_the_steps_and_the_rest_make_up_the_whole(
+    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(repository / "bench")
+    lane_steps, peak = importlib.import_module("lane_steps"), importlib.import_module("peak")
+    monkeypatch.setattr(lane_steps, "BYTES_A_ROUND", 20)
+    monkeypatch.setattr(peak, "PEAK_ROUNDS", 1000)
+    assert lane_steps.main(["--json", "--repeats", "2"]) == 0
+    *steps, whole, at_peak = json.loads(capsys.readouterr().out)
+    assert [step["case"] for step in steps][0::6] == ["matrix products", "rest"]
+    assert sum(step["ns_per_byte"] for step in steps) == pytest.approx(whole["ns_per_byte"])
+    assert all(step["ns_per_byte"] > 0 for step in steps[:-1])
+    assert at_peak["share"] == pytest.approx(at_peak["ns_per_byte"] / whole["ns_per_byte"])
