@@ -2,11 +2,14 @@
 
 A group never outlives a lost rank: every wait then raises PeerLostError with the same rank on all survivors, and they
 build the next generation under another name in the same store.
+
+A connection carries bytes in the order they were given to it. So a group has two lanes, connections of their own: bulk,
+and express for small messages that somebody waits for, which would otherwise stand behind megabytes.
 """
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -14,13 +17,13 @@ import torch.distributed
 
 from thinwire.base.errors import RunFailedError, UserError
 from thinwire.comm.ledger import Ledger
-from thinwire.comm.link import HEADER_BYTES, Link, LinkEnd
+from thinwire.comm.link import HEADER_BYTES, Lane, Link, LinkEnd
 from thinwire.comm.lost import PeerLostError, Watch
 from thinwire.comm.packing import TensorSpec, pack, spec_of, unpack
 from thinwire.comm.pending import Nothing, Pending, Received, Sent
 from thinwire.comm.transport import ConnectionBrokenError, GlooTransport, NcclTransport, NoAnswerError, Transport, Work
 
-__all__ = ["Group", "PeerLostError", "Pending", "TensorSpec", "alone", "connect", "spec_of"]
+__all__ = ["Group", "Lane", "PeerLostError", "Pending", "TensorSpec", "alone", "connect", "spec_of"]
 
 
 REAP_SECONDS = 0.02
@@ -31,7 +34,7 @@ class Group:
     """The ranks of one generation, seen from one of them; threads may use different slots, or groups, at once.
 
     Args:
-        transport: None for a group of one.
+        transports: by lane; without an express lane, its messages take the bulk lane. None for a group of one.
         watch: who is lost; None for a group of one.
         link: its model, where messages shall take as long as on another link.
         ledger: where the bytes sent are counted.
@@ -44,7 +47,7 @@ class Group:
         *,
         rank: int,
         size: int,
-        transport: Transport | None,
+        transports: Mapping[Lane, Transport] | None,
         watch: Watch | None,
         link: LinkEnd | None,
         ledger: Ledger,
@@ -55,7 +58,7 @@ class Group:
         self.timeout_seconds = timeout_seconds
         self.step = 0
         """What the ledger writes beside the bytes."""
-        self._transport, self._watch, self._link = transport, watch, link
+        self._transports, self._watch, self._link = transports, watch, link
         self._header_bytes = 0 if link is None else HEADER_BYTES
         self._closed = False
         self._ending = threading.Event()
@@ -65,7 +68,7 @@ class Group:
             self._reaper = threading.Thread(target=self._finish_sends, name="thinwire-sends")
             self._reaper.start()
 
-    def send(self, tensors: Sequence[torch.Tensor], *, to: int, slot: int, tag: str) -> Pending:
+    def send(self, tensors: Sequence[torch.Tensor], *, to: int, slot: int, tag: str, lane: Lane = "bulk") -> Pending:
         """Start a message; the tensors are copied, and need not be waited for.
 
         Args:
@@ -73,17 +76,18 @@ class Group:
             to: the peer's rank.
             slot: the queue; a slot's messages between two ranks arrive in the order they were sent.
             tag: what it is for, in the ledger.
+            lane: which connection; sender and receiver name the same one.
 
         Raises:
             PeerLostError: a rank of this group is lost.
         """
-        transport = self._usable(to)
+        transport = self._usable(to, lane=lane)
         header = None
         num_bytes = sum(spec_of(tensor).num_bytes for tensor in tensors)
         if num_bytes == 0:
             return Nothing(())
         if self._link is not None:
-            header = self._link.depart(num_bytes, to=to)
+            header = self._link.depart(num_bytes, to=to, lane=lane)
         buffer = pack([tensor.to(transport.device) for tensor in tensors], header=header)
         self.ledger.count(operation="send", tag=tag, step=self.step, num_bytes=num_bytes, peer=to)
         try:
@@ -94,8 +98,19 @@ class Group:
         self._sent.put(sent)
         return sent
 
-    def receive(self, specs: Sequence[TensorSpec], *, source: int, slot: int, tag: str) -> Pending:  # noqa: ARG002
+    def receive(
+        self,
+        specs: Sequence[TensorSpec],
+        *,
+        source: int,
+        slot: int,
+        tag: str,  # noqa: ARG002
+        lane: Lane = "bulk",
+    ) -> Pending:
         """Post the receive of one message now; ``wait`` gives its tensors.
+
+        gloo tells the sender so, on the lane's own connection, and the sender holds the message back until it knows:
+        what is posted early is not held up by what this rank sends meanwhile.
 
         Nothing on the wire says how long a message is: where the sender sends less than expected, gloo leaves the rest
         as it was, and where it sends more, gloo ends the process. Ranks compare their settings before they begin.
@@ -105,11 +120,12 @@ class Group:
             source: the peer's rank.
             slot: the queue.
             tag: what it is for.
+            lane: as its sender says.
 
         Raises:
             PeerLostError: a rank of this group is lost.
         """
-        transport = self._usable(source)
+        transport = self._usable(source, lane=lane)
         num_bytes = sum(spec.num_bytes for spec in specs)
         if num_bytes == 0:
             empty = torch.empty(0, dtype=torch.uint8, device=self.device)
@@ -119,26 +135,27 @@ class Group:
             work = transport.receive(buffer, source=source, slot=slot)
         except ConnectionBrokenError:
             raise self.fail(source, silent_seconds=None) from None
-        return Received(self, work, buffer, tuple(specs), source)
+        return Received(self, work, buffer, tuple(specs), source=source, lane=lane)
 
     def take(
-        self, work: Work, buffer: torch.Tensor, specs: tuple[TensorSpec, ...], *, source: int
+        self, work: Work, buffer: torch.Tensor, specs: tuple[TensorSpec, ...], *, source: int, lane: Lane
     ) -> tuple[torch.Tensor, ...]:
         """Wait for a receive, for as long as the link takes, and unpack it; Pending's part of ``receive``."""
         if error := self.finish(work, peer=source):
             raise error
         if self._link is not None:
-            self._link.arrive(buffer[:HEADER_BYTES], num_bytes=buffer.numel() - HEADER_BYTES, source=source)
+            num_bytes = buffer.numel() - HEADER_BYTES
+            self._link.arrive(buffer[:HEADER_BYTES], num_bytes=num_bytes, source=source, lane=lane)
         tensors = unpack(buffer, specs, start=self._header_bytes)
         return tuple(tensor.to(self.device) for tensor in tensors)
 
     def finish(self, work: Work, *, peer: int) -> PeerLostError | None:
         """Wait for one work; returns what went wrong."""
-        assert self._transport is not None
+        assert self._transports is not None
         assert self._watch is not None
         self._watch.waits_for = peer
         try:
-            self._transport.wait(work, seconds=self.timeout_seconds)
+            self._transports["bulk"].wait(work, seconds=self.timeout_seconds)
         except ConnectionBrokenError:
             return self.fail(peer, silent_seconds=None)
         except NoAnswerError:
@@ -167,20 +184,20 @@ class Group:
             self._watch.stop()
             self._break_off()
 
-    def _usable(self, peer: int) -> Transport:
-        if self._transport is None or self._watch is None or self._closed:
+    def _usable(self, peer: int, *, lane: Lane) -> Transport:
+        if self._transports is None or self._watch is None or self._closed:
             raise ValueError("a group of one, or one that was closed, sends nothing")
         if not 0 <= peer < self.size or peer == self.rank:
             raise ValueError(f"rank {peer} is no peer of rank {self.rank} among {self.size}")
         if self._watch.verdict is not None:
             raise PeerLostError(self._watch.verdict.rank, self._watch.verdict.reason)
-        return self._transport
+        return self._transports.get(lane, self._transports["bulk"])
 
     def _break_off(self) -> None:
         """Let everything that is unfinished fail, and the threads end."""
         self._sent.put(None)
-        if self._transport is not None:
-            self._transport.break_off()
+        for transport in (self._transports or {}).values():
+            transport.break_off()
 
     def _finish_sends(self) -> None:
         """Keep each send's buffer until its peer has taken it: gloo cannot be asked whether it has."""
@@ -202,6 +219,7 @@ def connect(
     ledger: Ledger | None = None,
     backend: Literal["gloo", "nccl"] = "gloo",
     device: torch.device | str = "cpu",
+    lanes: Sequence[Lane] = ("bulk", "express"),
 ) -> Group:
     """Meet the other ranks of one generation; all call this, with the same name.
 
@@ -214,6 +232,7 @@ def connect(
         ledger: one that goes on counting; None starts another.
         backend: gloo (any device; tensors on a GPU travel through the CPU) or nccl.
         device: where received tensors are put.
+        lanes: the first is bulk; a group that sends nothing small needs no other.
 
     Raises:
         RunFailedError: not all ranks came.
@@ -228,18 +247,21 @@ def connect(
     meeting = torch.distributed.PrefixStore(name, store)
     try:
         watch = Watch(meeting, rank=rank, size=size)
-        transport: Transport
-        if backend == "nccl":
-            transport = NcclTransport(meeting, rank=rank, size=size, timeout_seconds=meet_seconds, device=place)
-        else:
-            transport = GlooTransport(meeting, rank=rank, size=size, timeout_seconds=meet_seconds)
+        transports: dict[Lane, Transport] = {}
+        for lane in lanes:
+            own = torch.distributed.PrefixStore(lane, meeting)
+            if backend == "nccl":
+                nccl = NcclTransport(own, rank=rank, size=size, timeout_seconds=meet_seconds, device=place)
+                transports[lane] = nccl
+            else:
+                transports[lane] = GlooTransport(own, rank=rank, size=size, timeout_seconds=meet_seconds)
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise RunFailedError(f"the {size} ranks did not meet within {meet_seconds:g} s: {reason}") from error
     return Group(
         rank=rank,
         size=size,
-        transport=transport,
+        transports=transports,
         watch=watch,
         link=LinkEnd(link) if isinstance(link, Link) else link,
         ledger=ledger,
@@ -257,7 +279,7 @@ def _of_one(ledger: Ledger, device: torch.device) -> Group:
     return Group(
         rank=0,
         size=1,
-        transport=None,
+        transports=None,
         watch=None,
         link=None,
         ledger=ledger,

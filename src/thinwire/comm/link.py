@@ -3,6 +3,9 @@
 ``start = max(link_free, sent_at)``, ``link_free = start + bits / rate``, ``arrive = link_free + delay``. Both ends are
 shaped: a message first passes the sender's link, then the receiver's, which takes its bits as they come. Waiting
 happens in ``wait``, so whatever a rank computes meanwhile is hidden. Times are CLOCK_MONOTONIC of one host.
+
+Connections share a link as TCP does, in equal parts: a message of the express lane leaves at once, at half the rate
+while the bulk lane is busy, and what it takes the bulk lane gets later.
 """
 
 import bisect
@@ -19,6 +22,8 @@ from thinwire.base.errors import UserError
 HEADER_BYTES = 16
 NANOSECONDS = 1_000_000_000
 MAX_INTERVALS = 1024
+Lane = Literal["bulk", "express"]
+"""Connections of a group: bulk for what is large, express for what is small and waited for (``group``)."""
 
 
 @dataclass(frozen=True)
@@ -91,25 +96,31 @@ class LinkEnd:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._link, self._clock, self._sleep = link, clock, sleep
-        self._egress: dict[int, int] = {}
+        self._egress: dict[tuple[int, Lane], int] = {}
         self._ingress: dict[int, Timeline] = {}
         self._lock = threading.Lock()
 
-    def depart(self, num_bytes: int, *, to: int) -> torch.Tensor:
+    def depart(self, num_bytes: int, *, to: int, lane: Lane = "bulk") -> torch.Tensor:
         """The header of a message sent now: when its first and its last bit leave, int64 nanoseconds as bytes."""
-        way = self._way(to)
+        way, now, duration = self._way(to), self._clock(), self._duration(num_bytes)
         with self._lock:
-            start = max(self._egress.get(way, 0), self._clock())
-            end = self._egress[way] = start + self._duration(num_bytes)
+            start = max(self._egress.get((way, lane), 0), now)
+            bulk_free = self._egress.get((way, "bulk"), 0)
+            end = self._egress[way, lane] = start + (2 * duration if bulk_free > start else duration)
+            if lane == "express":
+                self._egress[way, "bulk"] = max(bulk_free, start) + duration
         return torch.tensor([start, end], dtype=torch.int64).view(torch.uint8)
 
-    def arrive(self, header: torch.Tensor, *, num_bytes: int, source: int) -> None:
+    def arrive(self, header: torch.Tensor, *, num_bytes: int, source: int, lane: Lane = "bulk") -> None:
         """Sleep until the message with this header would be here."""
         delay = round(self._link.delay_seconds * NANOSECONDS)
         first, last = (int(time) + delay for time in header.clone().view(torch.int64))
         with self._lock:
             timeline = self._ingress.setdefault(self._way(source), Timeline())
-            here = max(last, timeline.fill(self._duration(num_bytes), earliest=first))
+            filled = timeline.fill(self._duration(num_bytes), earliest=first)
+            if lane == "express":  # beside the bulk lane of others, at half the rate where that is busy
+                filled = min(filled, first + 2 * self._duration(num_bytes))
+            here = max(last, filled)
         while (left := here - self._clock()) > 0:
             self._sleep(left / NANOSECONDS)
 

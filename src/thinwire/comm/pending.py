@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from thinwire.comm.link import Lane
 from thinwire.comm.lost import PeerLostError
 from thinwire.comm.packing import TensorSpec
 from thinwire.comm.transport import ConnectionBrokenError, Transport, Work
@@ -21,7 +22,7 @@ class Owner(Protocol):
     def fail(self, peer: int, *, silent_seconds: float | None) -> PeerLostError: ...
 
     def take(
-        self, work: Work, buffer: torch.Tensor, specs: tuple[TensorSpec, ...], *, source: int
+        self, work: Work, buffer: torch.Tensor, specs: tuple[TensorSpec, ...], *, source: int, lane: Lane
     ) -> tuple[torch.Tensor, ...]: ...
 
 
@@ -83,12 +84,22 @@ class Sent:
 
 class Received:
     def __init__(
-        self, group: Owner, work: Work, buffer: torch.Tensor, specs: tuple[TensorSpec, ...], source: int
+        self,
+        group: Owner,
+        work: Work,
+        buffer: torch.Tensor,
+        specs: tuple[TensorSpec, ...],
+        *,
+        source: int,
+        lane: Lane,
     ) -> None:
-        self._group, self._work, self._buffer, self._specs, self._source = group, work, buffer, specs, source
+        self._group, self._work, self._buffer, self._specs = group, work, buffer, specs
+        self._source, self._lane = source, lane
         self._tensors: tuple[torch.Tensor, ...] | None = None
 
     def wait(self) -> tuple[torch.Tensor, ...]:
         if self._tensors is None:
-            self._tensors = self._group.take(self._work, self._buffer, self._specs, source=self._source)
+            self._tensors = self._group.take(
+                self._work, self._buffer, self._specs, source=self._source, lane=self._lane
+            )
         return self._tensors

@@ -48,7 +48,10 @@ class _Send(torch.autograd.Function):
     @staticmethod
     def forward(ctx, exchange: Exchange, coded: dict[int, KeyValue], *carriers: Tensor) -> tuple[Tensor, ...]:  # type: ignore[no-untyped-def]  # noqa: ARG004
         ctx.exchange = exchange
+        if any(ctx.needs_input_grad):
+            exchange.expect_gradients()
         exchange.send_own(coded)
+        exchange.place.turns.between()
         # Aliases: were the exchange to hold tensors of the graph that holds it, neither would ever be freed.
         return tuple(t.detach() for piece in exchange.own_slices for t in exchange.chunks[piece.chunk].carriers())
 
@@ -71,7 +74,6 @@ class _Attend(torch.autograd.Function):
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
         exchange: Exchange = ctx.exchange
         query, out, lse = ctx.saved_tensors
-        exchange.expect_gradients()
         saved = _Saved(query, out.to(query.dtype), lse, gradient.contiguous())
         query_gradient = torch.zeros_like(query, dtype=sum_type(query.dtype))
         # Others' chunks first: their gradients travel while the own chunks are worked on.
@@ -112,6 +114,7 @@ def _attend_to_all(exchange: Exchange, query: Tensor) -> Partial:
             for first, last, mask in exchange.blocks(chunk):
                 block = partial_attention(query[:, :, first:last], key, value, mask=mask)
                 rows = Partial(out[:, :, first:last], lse[:, :, first:last])
+                exchange.place.turns.between()
                 merged = merge(rows, Partial(block.out.to(wide), block.lse.to(wide)))
                 out[:, :, first:last], lse[:, :, first:last] = merged.out, merged.lse
     return Partial(out, lse)
@@ -144,6 +147,7 @@ def _chunk_backward(exchange: Exchange, chunk: int, saved: _Saved, query_gradien
         query_gradient[:, :, first:last].add_(dq)
         key_gradient += dk
         value_gradient += dv
+        exchange.place.turns.between()
     carriers = leaves.carriers()
     unturned = apply_rope(key_gradient, cos, -sin).to(key.dtype)  # the transpose of a turn turns back
     found = torch.autograd.grad(
@@ -188,9 +192,25 @@ class ContextAttention:
             for layer in range(model.layers)
             for stream in range(place.num_streams)
         }
+        self._handovers = {at: self._handover(*at) for at in self._posted} if self._hands_over() else {}
 
     def _slot(self, layer: int, stream: int) -> int:
         return 4 * (layer * self.place.num_streams + stream)
+
+    def _hands_over(self) -> bool:
+        return self.codec.theta_source == "previous_chunk" and self.heads is not None
+
+    def _needs_theta(self, layer: int) -> bool:
+        return self.codecs[layer].key.needs_theta or self.codecs[layer].value.needs_theta
+
+    def _handover(self, layer: int, stream: int) -> Handover:
+        place = self.place
+        wire = torch.float64 if self.codec.wire == "float64" else torch.float32
+        slot = self._slot(layer, stream) // 2 + 1
+        made = Handover(place.group, place.layout, slot=slot, wire=wire, turns=place.turns)
+        if self._needs_theta(layer):
+            made.expect(batch=place.batch, generators=self.codec.generators, way="forward")
+        return made
 
     def _exchange(self, layer: int, stream: int) -> Exchange:
         place, pair = self.place, self.codecs[layer]
@@ -206,6 +226,7 @@ class ContextAttention:
 
     def begin(self, layer: int, stream: int, *, hidden: Tensor, key: Tensor, value: Tensor) -> Started:
         """Encode the own chunks and send them on their way."""
+        self.place.turns.between()
         exchange, pair = self._posted.pop((layer, stream)), self.codecs[layer]
         pieces = exchange.own_slices
         rows = [hidden[:, piece.first : piece.first + piece.tokens] for piece in pieces]
@@ -231,7 +252,7 @@ class ContextAttention:
         self, layer: int, stream: int, rows: list[Tensor], pieces: tuple[Slice, ...], *, key: Tensor, value: Tensor
     ) -> list[Tensor | None]:
         """theta of every own chunk, [b, 2, k]; None where the codecs take none."""
-        if not (self.codecs[layer].key.needs_theta or self.codecs[layer].value.needs_theta):
+        if not self._needs_theta(layer):
             return [None] * len(rows)
         if not is_learned(self.codec.theta_source):
             assert self.address is not None
@@ -246,10 +267,7 @@ class ContextAttention:
         assert isinstance(heads, LayerHeads)
         thetas = predict(heads, rows, key=key, value=value, theta_max=self.codec.theta_max)
         if self.codec.theta_source == "previous_chunk":
-            wire = torch.float64 if self.codec.wire == "float64" else torch.float32
-            slot = self._slot(layer, stream) // 2 + 1
-            handover = Handover(self.place.group, self.place.layout, slot=slot, wire=wire, turns=self.place.turns)
-            thetas = shift_by_one_chunk(thetas, handover=handover)
+            thetas = shift_by_one_chunk(thetas, handover=self._handovers.pop((layer, stream)))
         self.thetas[layer, stream] = [theta.detach() for theta in thetas]
         return list(thetas)
 

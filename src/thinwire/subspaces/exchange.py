@@ -16,7 +16,7 @@ from thinwire.kernels.partial_attention.api import Mask
 from thinwire.subspaces.codecs.base import Codec, Coded
 from thinwire.subspaces.full_attention import split_heads
 from thinwire.subspaces.sequence import Layout, Slice
-from thinwire.subspaces.turns import Turns
+from thinwire.subspaces.turns import Intent, Turns
 
 FORWARD_TAG, BACKWARD_TAG = "kv-forward", "kv-backward"
 
@@ -51,9 +51,9 @@ class Place:
     turns: Turns = field(default_factory=Turns)
     """Of the streams; a wait gives the turn away."""
 
-    def wait(self, pending: Pending) -> tuple[Tensor, ...]:
+    def wait(self, pending: Pending, *, then: Intent = "compute") -> tuple[Tensor, ...]:
         """What a message brings."""
-        with self.turns.away():
+        with self.turns.away(then=then):
             return pending.wait()
 
 
@@ -125,7 +125,11 @@ class Exchange:
         )
 
     def expect_gradients(self) -> None:
-        """Post the receives of the gradients that readers will return."""
+        """Post the receives of the gradients that readers will return, before the own chunks leave.
+
+        gloo tells a reader so on the connection that the own chunks take: told later, it would hold its gradients back
+        until they, and another stream's, had passed.
+        """
         for reader in self.others():
             specs = [spec for chunk in self.sent_to(reader) for spec in self._gradient_specs(chunk)]
             if specs:
@@ -146,7 +150,7 @@ class Exchange:
         """Own and returned gradients of the own carriers, summed in the order of the ranks, at least in FP32."""
         by_rank = {self.place.group.rank: self._by_chunk(own, [piece.chunk for piece in self.own_slices])}
         for reader, pending in self.returning.items():
-            by_rank[reader] = self._by_chunk(self.place.wait(pending), self.sent_to(reader))
+            by_rank[reader] = self._by_chunk(self.place.wait(pending, then="send"), self.sent_to(reader))
         found: list[Tensor] = []
         for piece in self.own_slices:
             parts = [by_rank[rank][piece.chunk] for rank in sorted(by_rank) if piece.chunk in by_rank[rank]]

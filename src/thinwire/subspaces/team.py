@@ -13,13 +13,14 @@ from typing import NamedTuple
 import torch.distributed
 
 from thinwire.base.errors import InterruptedRunError, RunFailedError
-from thinwire.comm.group import Group, alone, connect
+from thinwire.comm.group import Group, Lane, alone, connect
 from thinwire.comm.ledger import Ledger
 from thinwire.comm.link import LinkEnd
 
 Store = torch.distributed.Store
 POLL_SECONDS = 0.1
-PURPOSES = ("training", "averaging")
+PURPOSES: dict[str, tuple[Lane, ...]] = {"training": ("bulk", "express"), "averaging": ("bulk",)}
+"""Groups of a team, and their lanes."""
 
 
 class LeftBehindError(Exception):
@@ -94,7 +95,7 @@ class Meeting:
         names = tuple(sorted(members))
         groups: list[Group] = []
         try:
-            for purpose in PURPOSES:
+            for purpose, lanes in PURPOSES.items():
                 group = connect(
                     self.store,
                     rank=names.index(self.member),
@@ -104,6 +105,7 @@ class Meeting:
                     link=self.link,
                     ledger=self.ledger,
                     device=self.device,
+                    lanes=lanes,
                 )
                 groups.append(group)
         except RunFailedError:

@@ -5,7 +5,8 @@ go back the same way.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -78,11 +79,16 @@ def draw(
     return (codec.theta_max * unit).view(batch, 2, codec.generators).to(like)
 
 
+Way = Literal["forward", "backward"]
+
+
 @dataclass(frozen=True)
 class Handover:
     """What passes between chunks of one layer and stream: theta of chunk c goes to the owner of chunk c + 1.
 
     All thetas are rounded to ``wire``, those that stay on a rank as well, so that the number of ranks changes nothing.
+    They take the express lane: a rank can encode nothing before its thetas are here, and keys and values of the layer
+    before, or of another stream, would stand in their way.
     """
 
     group: Group
@@ -90,6 +96,7 @@ class Handover:
     slot: int
     wire: torch.dtype
     turns: Turns
+    arriving: dict[Way, dict[int, Pending]] = field(default_factory=dict)
 
     def outgoing(self, reader: int) -> list[int]:
         """Own rows whose theta ``reader`` needs."""
@@ -106,31 +113,42 @@ class Handover:
         pairs = [c for c in range(len(owners) - 1) if owners[c] == giver and owners[c + 1] == taker]
         return [rows[giver][c] if of == "giver" else rows[taker][c + 1] for c in pairs]
 
-    def exchange(self, rows_of: Float[Tensor, "b rows two k"], *, backward: bool) -> Float[Tensor, "b rows two k"]:
-        """Give every row's theta (or gradient) to its neighbour's owner; rows that get none are zero."""
-        given, taken = (self.incoming, self.outgoing) if backward else (self.outgoing, self.incoming)
-        others = [rank for rank in range(self.group.size) if rank != self.group.rank]
-        slot = 2 * self.slot + backward
-        wired = rows_of.to(self.wire)
-        batch, _, sides, count = rows_of.shape
-        arriving: dict[int, Pending] = {
+    def expect(self, *, batch: int, generators: int, way: Way) -> None:
+        """Post the receives of a pass, so that no neighbour waits for the word that it may send."""
+        taken = self.outgoing if way == "backward" else self.incoming
+        self.arriving[way] = {
             rank: self.group.receive(
-                [TensorSpec((batch, len(taken(rank)), sides, count), self.wire)],
+                [TensorSpec((batch, len(taken(rank)), 2, generators), self.wire)],
                 source=rank,
-                slot=slot,
+                slot=self._slot_of(way),
                 tag="theta",
+                lane="express",
             )
-            for rank in others
+            for rank in self._others()
             if taken(rank)
         }
-        for rank in others:
+
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self.group.size) if rank != self.group.rank]
+
+    def _slot_of(self, way: Way) -> int:
+        return 2 * self.slot + (way == "backward")
+
+    def exchange(self, rows_of: Float[Tensor, "b rows two k"], *, way: Way) -> Float[Tensor, "b rows two k"]:
+        """Give every row's theta (or gradient) to its neighbour's owner; rows that get none are zero."""
+        given, taken = (self.incoming, self.outgoing) if way == "backward" else (self.outgoing, self.incoming)
+        wired = rows_of.to(self.wire)
+        if way not in self.arriving:
+            self.expect(batch=rows_of.shape[0], generators=rows_of.shape[-1], way=way)
+        for rank in self._others():
             if given(rank):
-                self.group.send([wired[:, given(rank)]], to=rank, slot=slot, tag="theta")
+                rows = [wired[:, given(rank)]]
+                self.group.send(rows, to=rank, slot=self._slot_of(way), tag="theta", lane="express")
         result = torch.zeros_like(wired)
         own = self.group.rank
         result[:, taken(own)] = wired[:, given(own)]
-        for rank, pending in arriving.items():
-            with self.turns.away():
+        for rank, pending in self.arriving.pop(way).items():
+            with self.turns.away(then="send" if way == "forward" else "compute"):
                 (found,) = pending.wait()
             result[:, taken(rank)] = found
         return result.to(rows_of)
@@ -140,11 +158,13 @@ class _FromPreviousChunk(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows_of: Tensor, handover: Handover) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.handover = handover
-        return handover.exchange(rows_of, backward=False)
+        if any(ctx.needs_input_grad):
+            handover.expect(batch=rows_of.shape[0], generators=rows_of.shape[-1], way="backward")
+        return handover.exchange(rows_of, way="forward")
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        return ctx.handover.exchange(gradient.contiguous(), backward=True), None
+        return ctx.handover.exchange(gradient.contiguous(), way="backward"), None
 
 
 def shift_by_one_chunk(thetas: Sequence[Float[Tensor, "b two k"]], *, handover: Handover) -> list[Tensor]:

@@ -228,6 +228,7 @@ class Trainer:
             batch = streams[stream]
             with self.compute.cast():
                 (part,) = self.replica.llama.loss([batch.tokens], [batch.targets], OneStream(attend, stream))
+            attend.place.turns.between()
             return float(part.detach()), gradients_of(part * scale, parameters)
 
         found = run_in_turns(work, turns=attend.place.turns, count=len(streams))
