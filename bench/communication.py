@@ -262,7 +262,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=512, help="d, a multiple of 64 (default 512)")
     parser.add_argument("--layers", type=int, default=2, help="decoder blocks (default 2)")
     parser.add_argument("--tokens", type=int, default=2048, help="n, of a sequence (default 2048)")
-    parser.add_argument("--streams", type=int, default=2, help="sequences that interleave (default 2)")
+    parser.add_argument("--streams", type=int, default=4, help="sequences that interleave (default 4)")
     parser.add_argument(
         "--theta-source", choices=("chunk", "previous_chunk", "none"), default="previous_chunk", help="whose mean turns"
     )

@@ -13,7 +13,7 @@ import pytest
 
 from thinwire.comm.netlab import unavailable
 
-TINY = ("--width", "128", "--tokens", "512", "--layers", "1", "--links", "node", "--slowdown", "2")
+TINY = ("--width", "128", "--tokens", "512", "--layers", "1", "--streams", "2", "--links", "node", "--slowdown", "2")
 SHORT = ("--repeats", "1", "--steps", "1", "--json")
 ADDED_BYTES = 0.15
 """gloo's notices and headers, of messages as short as these; the benchmark itself allows 144 bytes each and 3 %."""
@@ -122,7 +122,7 @@ def test_wrong_blocks_are_refused(
 
 
 def test_the_link_takes_so_long_for_a_plain_step(bench: ModuleType) -> None:
-    contest = bench.make_contest(bench.parse(["--tokens", "2048", "--slowdown", "21"]))
+    contest = bench.make_contest(bench.parse(["--tokens", "2048", "--streams", "2", "--slowdown", "21"]))
     chunk_bits = 2 * 2 * 256 * 2 * 512 * 2 * 8  # two streams, two layers, 256 tokens, K and V, bfloat16
     payload_share = 1448 / 1514
     node = bench.link_for(contest, per="node", plain_seconds=1.5)

@@ -98,6 +98,20 @@ def test_a_receive_may_be_waited_for_again(rank_pool: RankPool) -> None:
     assert rank_pool.run(twice, ranks=2) == [True, True]
 
 
+def in_two_lanes(group: Group) -> list[float]:
+    """The same slot in both lanes, waited for in the other order than sent."""
+    peer = 1 - group.rank
+    bulk = group.receive(NUMBERS, source=peer, slot=0, tag="x")
+    express = group.receive(NUMBERS, source=peer, slot=0, tag="x", lane="express")
+    group.send([torch.full((4,), 1.0)], to=peer, slot=0, tag="x")
+    group.send([torch.full((4,), 2.0)], to=peer, slot=0, tag="x", lane="express")
+    return [float(pending.wait()[0][0]) for pending in (express, bulk)]
+
+
+def test_lanes_have_connections_of_their_own(rank_pool: RankPool) -> None:
+    assert rank_pool.run(in_two_lanes, ranks=2) == [[2.0, 1.0]] * 2
+
+
 def beside(group: Group, port: int) -> list[float]:
     """Sums in three threads: one has a group of its own, two share a group in different slots."""
     store = open_store(host="127.0.0.1", port=port, serve=False, timeout_seconds=20)

@@ -130,6 +130,38 @@ def test_a_process_has_one_link_for_all_its_groups() -> None:
     assert second == [1_000_000_000, 2_000_000_000]
 
 
+def test_the_express_lane_does_not_wait_for_the_bulk_lane() -> None:
+    """It shares the link with it: half the rate for what is small, and the bulk lane ends so much later."""
+    end = LinkEnd(Link(8e6), clock=lambda: 0, sleep=lambda _: None)
+    end.depart(1_000_000, to=1)
+    express = end.depart(1_000, to=1, lane="express").view(torch.int64).tolist()
+    assert express == [0, 2_000_000]
+    bulk = end.depart(1_000_000, to=1).view(torch.int64).tolist()
+    assert bulk == [1_001_000_000, 2_001_000_000]
+
+
+def test_an_express_message_alone_has_the_whole_link() -> None:
+    end = LinkEnd(Link(8e6), clock=lambda: 0, sleep=lambda _: None)
+    assert end.depart(1_000, to=1, lane="express").view(torch.int64).tolist() == [0, 1_000_000]
+    assert end.depart(1_000, to=1).view(torch.int64).tolist() == [1_000_000, 2_000_000]
+
+
+def test_an_express_message_arrives_beside_a_busy_receiver() -> None:
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    ends = [LinkEnd(Link(8e6), clock=lambda: round(now[0] * 1e9), sleep=sleep) for _ in range(3)]
+    bulk, express = ends[0].depart(1_000_000, to=2), ends[1].depart(1_000, to=2, lane="express")
+    ends[2]._ingress[-1] = Timeline()
+    ends[2]._ingress[-1].fill(1_000_000_000, earliest=0)
+    ends[2].arrive(express, num_bytes=1_000, source=1, lane="express")
+    assert now[0] == pytest.approx(0.002)
+    ends[2].arrive(bulk, num_bytes=1_000_000, source=0)
+    assert now[0] == pytest.approx(2.001)
+
+
 def both_groups(group: Group, port: int) -> bool:
     from thinwire.comm.process import open_store
 

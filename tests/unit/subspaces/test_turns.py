@@ -49,6 +49,53 @@ def test_the_first_of_the_waiting_goes_first() -> None:
     assert order == [1, 2, 3]
 
 
+def test_who_has_something_to_send_goes_before_who_only_computes() -> None:
+    turns, order, messages = Turns(), [], [threading.Event() for _ in range(3)]
+
+    def work(stream: int) -> None:
+        with turns.away(then="send" if stream == 2 else "compute"):
+            if stream:
+                assert messages[stream].wait(SECONDS)
+        order.append(stream)
+        if stream == 0:
+            for message in messages:
+                message.set()
+            while len(turns._ready) < 2:
+                threading.Event().wait(0.001)
+
+    run_in_turns(work, turns=turns, count=3)
+    assert order == [0, 2, 1]
+
+
+def test_between_two_blocks_a_stream_lets_a_sender_go_first() -> None:
+    turns, order, message = Turns(), [], threading.Event()
+
+    def work(stream: int) -> None:
+        if stream == 1:
+            with turns.away(then="send"):
+                assert message.wait(SECONDS)
+            order.append("sends")
+            turns.between()
+            order.append("computes")
+            return
+        with turns.away():
+            pass
+        order.append("first block")
+        turns.between()
+        message.set()
+        while not turns._ready:
+            threading.Event().wait(0.001)
+        turns.between()
+        order.append("second block")
+
+    run_in_turns(work, turns=turns, count=2)
+    assert order == ["first block", "sends", "second block", "computes"]
+
+
+def test_outside_of_a_stream_nobody_goes_first() -> None:
+    Turns().between()
+
+
 def run_alone(turns: Turns, stream: int, order: list[int]) -> None:
     with turns.of(stream):
         order.append(stream)
