@@ -151,10 +151,10 @@ def _verdict(is_equal: bool) -> str:
 def _link_words(link: dict[str, Any]) -> str:
     if link["phase"] is None:
         return "nothing is exchanged in the warm-up"
-    words = f"{_time(link['exchange_seconds'])} an update for the exchange ({link['phase']})"
+    words = f"K/V {_time(link['exchange_seconds'])}"
     if link["phase"] != "plain":
-        words += f", {_time(link['plain_exchange_seconds'])} plain"
-    return f"{words}; {_time(link['sync_seconds'])} for the weights"
+        words += f" (plain {_time(link['plain_exchange_seconds'])})"
+    return f"{words}, weights {_time(link['sync_seconds'])}"
 
 
 def _time(seconds: float) -> str:

@@ -172,7 +172,7 @@ def _print(record: dict[str, Any]) -> None:
         ("parameters", format_count(record["parameters"])),
         (
             "compute",
-            "unknown, so speeds are the link's limit (--compute-seconds, --flops-per-s)"
+            "unknown: speeds are the link's limit (give --flops-per-s)"
             if compute is None
             else f"{compute:.3g} s a step",
         ),
@@ -184,9 +184,11 @@ def _print(record: dict[str, Any]) -> None:
         for link in record["links"]
     ]
     print_table(rows)
-    header = ["codec", "link per", "bytes a step", "of plain", "exchange", "sync", "step at best", "tokens/s", "fits"]
+    header = ["codec", "per", "bytes", "/plain", "exchange", "step", "tokens/s", "fits"]  # within 80 columns
     lines = [header, *(_cells(option) for option in record["options"])]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    if allowed is None:
+        lines = [line[:-1] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     sys.stdout.write("\n")
     for line in lines:
         cells = [
@@ -207,12 +209,11 @@ def _gentlest(link: dict[str, Any], allowed: float | None) -> str:
 def _cells(option: dict[str, Any]) -> list[str]:
     speed, fits = option["tokens_per_s_overlapped"], option["fits"]
     return [
-        option["codec"],
+        option["codec"].removeprefix("subspace "),
         option["link_per"],
         format_bytes(option["wire_bytes"]),
         f"{option['fraction_of_plain']:.2%}",
         format_seconds(option["exchange_seconds"]),
-        format_seconds(option["sync_seconds"]),
         format_seconds(option["step_seconds_overlapped"]),
         "-" if speed is None else format_count(round(speed)),
         "-" if fits is None else "yes" if fits else "no",

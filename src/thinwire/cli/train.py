@@ -1,7 +1,9 @@
 """``thinwire train PRESET --data DATA --out RUN [--section.key value ...]``"""
 
 import shlex
+import shutil
 import sys
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +33,11 @@ def main(argv: list[str]) -> None:
     if not argv or argv[0] in ("-h", "--help"):
         presets = describe()
         width = max(map(len, presets))
-        listed = "\n".join(f"  {name:<{width}}  {line}" for name, line in presets.items())
+        columns = max(shutil.get_terminal_size().columns, 2 * width)
+        listed = "\n".join(
+            textwrap.fill(f"  {name:<{width}}  {line}", columns, subsequent_indent=" " * (width + 4))
+            for name, line in presets.items()
+        )
         usage = "usage: thinwire train PRESET --data DATA --out RUN [--section.key value ...]"
         sys.stdout.write(f"{usage}\n\npresets:\n{listed}\n\nthinwire train PRESET --help lists its settings.\n")
         return
