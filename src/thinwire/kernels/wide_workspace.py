@@ -1,0 +1,73 @@
+"""What does one thread need to run wide experts layer by layer?  Weights of a few directions and a chunk of positions.
+
+A position is one input byte of 16 lanes. Its record holds, in rows of 16 lanes: the residual stream [d_pad], gates of
+the LSTM or inner units of the MLP [4 d_pad], normalised inputs [d_pad]. Memory depends on the expert's shape alone: long
+windows, large batches and many directions are read in more chunks.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from thinwire.kernels.lane_layout import LANES, VOCABULARY, Sizes, aligned_floats, directions_per_group
+
+WEIGHTS_BYTES = 192 * 2**20
+ACTIVATION_BYTES = 48 * 2**20
+"""Budgets of one thread, 256 MiB with the rest; one direction and one position are always held, however large."""
+GROUPS_AT_ONCE = 8
+"""Groups of 16 lanes that take a step of the recurrence together, so that its weights are read once for 128 windows."""
+FLOAT_BYTES = 4
+
+
+def record_floats(sizes: Sizes) -> int:
+    """Floats of one position."""
+    return (sizes.entry_floats + sizes.width_pad) * LANES
+
+
+def directions_together(num_windows: int, *, sizes: Sizes) -> int:
+    """How many directions share the lanes: as many as leave none idle, while their weights fit the budget."""
+    together = directions_per_group(num_windows)
+    one = FLOAT_BYTES * (sizes.packed_floats + VOCABULARY * sizes.entry_floats)
+    while together > 1 and together * one > WEIGHTS_BYTES:
+        together //= 2
+    return together
+
+
+@dataclass(frozen=True)
+class WideWorkspace:
+    """float32 buffers of one thread.
+
+    Attributes:
+        groups: groups of 16 lanes that one pass reads.
+        steps: input bytes that one chunk holds for each of the groups.
+        log_probability: float64 [groups, T, 16].
+    """
+
+    groups: int
+    steps: int
+    flat: np.ndarray
+    packed: np.ndarray
+    table: np.ndarray
+    state: np.ndarray
+    activations: np.ndarray
+    scratch: np.ndarray
+    log_probability: np.ndarray
+
+    @classmethod
+    def for_sizes(
+        cls, sizes: Sizes, *, num_groups: int, input_bytes: int, directions: int = 1
+    ) -> "WideWorkspace":
+        groups = min(num_groups, GROUPS_AT_ONCE)
+        step_floats = groups * record_floats(sizes)
+        steps = min(input_bytes, max(1, ACTIVATION_BYTES // (FLOAT_BYTES * step_floats)))
+        return cls(
+            groups=groups,
+            steps=steps,
+            flat=aligned_floats(sizes.num_parameters),
+            packed=aligned_floats(directions * sizes.packed_floats),
+            table=aligned_floats(directions * VOCABULARY * sizes.entry_floats),
+            state=aligned_floats(sizes.depth * groups * 2 * sizes.width_pad * LANES),
+            activations=aligned_floats(steps * step_floats),
+            scratch=aligned_floats(sizes.scratch_floats),
+            log_probability=np.zeros((groups, input_bytes, LANES)),
+        )
