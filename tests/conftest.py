@@ -1,5 +1,6 @@
 """What every test may ask for, and ``--forbid-skips``, under which a skipped test fails the run."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ if TYPE_CHECKING:  # the package is imported by fixtures, after the hook that ch
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 ALLOWED_SKIP = "needs a GPU"
+
+# Triton reads this once, when it is first imported: its kernels then run on CPU tensors, one operation at a time.
+os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

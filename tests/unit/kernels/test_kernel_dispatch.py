@@ -33,9 +33,9 @@ def test_reference_runs_on_anything() -> None:
         assert choose("reference", like=like) == "reference"
 
 
-@pytest.mark.parametrize("name", ["torch", "", "Numba", "triton"])
+@pytest.mark.parametrize("name", ["torch", "", "Numba", "Triton"])
 def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
-    with pytest.raises(UserError, match=r"no implementation[\s\S]*auto, numba, reference"):
+    with pytest.raises(UserError, match=r"no implementation[\s\S]*auto, numba, triton, reference"):
         choose(name, like=torch.zeros(1))
 
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Float64, UInt8
 from torch import Tensor
 
-from thinwire.kernels.dispatch import choose
+from thinwire.kernels.dispatch import Precision, check_precision, choose
 from thinwire.kernels.expert_losses import cpu_impl, reference
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.sign_probe.api import ProbeAddress
@@ -24,6 +24,7 @@ def expert_losses(
     signs: Sequence[int] = (1, -1),
     implementation: str = "auto",
     threads: int = 1,
+    precision: Precision = "ieee",
 ) -> Float64[Tensor, "n S"]:
     """Mean cross entropy, nats per byte, of every direction and sign on one batch.
 
@@ -35,14 +36,33 @@ def expert_losses(
         directions: which directions of the address.
         epsilon: perturbation radius; ``theta + sign eps z`` is rounded once to theta's dtype.
         signs: the columns of the result, e.g. (1, -1) for central differences, (1,) for one-sided ones.
-        implementation: ``auto``, ``numba`` or ``reference``.
+        implementation: ``auto``, ``numba``, ``triton`` or ``reference``.
         threads: the result is the same bits for any number.
+        precision: of Triton's matrix products (``kernels/triton_parts.py``); the others have ``ieee`` alone.
 
     Raises:
         UserError: where the named implementation cannot run on such tensors.
     """
     key, update, accumulation = address
-    if choose(implementation, like=theta) == "reference":
+    chosen = choose(implementation, like=theta)
+    check_precision(precision, chosen=chosen)
+    if chosen == "triton":
+        from thinwire.kernels.expert_losses import triton_impl
+
+        return triton_impl.expert_losses(
+            theta,
+            shape=shape,
+            decoder=decoder,
+            windows=windows,
+            key=key,
+            update=update,
+            accumulation=accumulation,
+            directions=directions,
+            epsilon=epsilon,
+            signs=signs,
+            precision=precision,
+        )
+    if chosen == "reference":
         return reference.expert_losses(
             theta,
             shape=shape,

@@ -1,0 +1,52 @@
+"""Do the GPU's kernels evaluate the expert of appendix C?  The shared cases, in Triton's interpreter (slow, so few)."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from thinwire.base.seeds import stream_key
+from thinwire.kernels.expert_losses.api import expert_losses
+from thinwire.kernels.expert_losses.cases import CASES, LossCase, inputs_for
+from thinwire.kernels.expert_shape import ExpertShape
+from thinwire.kernels.sign_probe.api import ProbeAddress
+
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # exp of the interpreter
+
+ADDRESS = ProbeAddress(stream_key(3, "probe", 1), 5, 1)
+UNIT_ROUNDOFF = 2.0**-24
+MOST_DIRECTIONS, MOST_BYTES = 1, 12
+SHORT_CASES = tuple(
+    case._replace(
+        num_directions=min(case.num_directions, MOST_DIRECTIONS), input_bytes=min(case.input_bytes, MOST_BYTES)
+    )
+    for case in CASES
+)
+TINY = LossCase("odd batch in two tiles of windows", ExpertShape(width=5, depth=1, embed_width=5), 3, 3, 3)
+
+
+def evaluate(case: LossCase, *, implementation: str = "triton", **changes: object) -> Tensor:
+    theta, decoder, windows = (torch.from_numpy(array) for array in inputs_for(case))
+    dtype = torch.float64 if implementation == "reference" else torch.float32
+    arguments = {
+        "shape": case.shape,
+        "windows": windows,
+        "address": ADDRESS,
+        "directions": range(case.num_directions),
+        "epsilon": case.epsilon,
+    } | changes
+    return expert_losses(theta.to(dtype), decoder=decoder.to(dtype), implementation=implementation, **arguments)
+
+
+@pytest.mark.parametrize("case", SHORT_CASES, ids=lambda case: case.name)
+def test_losses_match_float64_and_the_cpu(case: LossCase) -> None:
+    exact = evaluate(case, implementation="reference")
+    losses = evaluate(case)
+    assert losses.dtype == torch.float64
+    assert losses.shape == (case.num_directions, 2)
+    torch.testing.assert_close(losses, exact, rtol=2e-6, atol=0.0)
+    # the CPU kernels perturb in float32 too, so the derivatives share their endpoints and differ by rounding alone
+    cpu = evaluate(case, implementation="numba")
+    roundings = 8.0 if case.weights == "extreme" else 1.0
+    bound = 2 * roundings * UNIT_ROUNDOFF * float(exact.max()) / case.epsilon
+    derivatives = [(part[:, 0] - part[:, 1]) / (2 * case.epsilon) for part in (losses, cpu)]
+    assert float((derivatives[0] - derivatives[1]).abs().max()) <= bound
