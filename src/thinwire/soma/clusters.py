@@ -6,16 +6,16 @@ the assignment are measured, not assumed.
 """
 
 import dataclasses
-import multiprocessing
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int32, Int64, UInt8
 
-from thinwire.base.errors import RunFailedError, UserError
+from thinwire.base.errors import UserError
 from thinwire.base.progress import Progress, Silent
 from thinwire.base.seeds import StreamKey, numpy_generator, philox, stream_key
 from thinwire.soma.balanced_kmeans import fit_balanced_kmeans
@@ -28,8 +28,6 @@ ReadWindows = Callable[[np.ndarray], np.ndarray]
 """int64 [n] window indices -> uint8 [n, window_bytes]."""
 
 CHUNK_WINDOWS = 8192
-CHUNKS_PER_WORKER = 4
-"""A worker process costs about as long to start as it takes to assign so many chunks (measured: 3 s)."""
 RUN_WINDOWS = 16
 """Neighbouring windows that are held out together."""
 MIN_RUNS = 8
@@ -92,21 +90,20 @@ def assign(
     *,
     router: Router,
     num_windows: int,
-    processes: int = 1,
+    threads: int = 1,
     progress: Progress | None = None,
 ) -> Int32[np.ndarray, " num_windows"]:
-    """Each window's nearest centroid, in chunks of ``CHUNK_WINDOWS``; the result does not depend on ``processes``.
+    """Each window's nearest centroid, in chunks of ``CHUNK_WINDOWS``; the result does not depend on ``threads``.
 
     choice: a window without a known word goes where the pipeline puts the zero row (opposite to the mean), as the
     paper's own pipeline would; no rule of ours.
 
     Args:
-        processes: the most worker processes to start, each with its own copy of the router; little text starts none.
-            Windows are read here.
+        threads: chunks at work at once; compiled code does nearly all of it and holds no lock. Windows are read by
+            the caller's thread, and at most one chunk a thread waits, so memory does not grow with the corpus.
 
     Raises:
         UserError: no window is nearest to some cluster's centroid.
-        RunFailedError: a worker process died.
     """
     assignment = np.zeros(num_windows, np.int32)
     if router.num_clusters > 1:
@@ -114,8 +111,7 @@ def assign(
         chunks = (np.arange(start, min(start + CHUNK_WINDOWS, num_windows)) for start in starts)
         task = (progress or Silent()).task("assign windows", num_windows)
         done = 0
-        workers = min(processes, len(starts) // CHUNKS_PER_WORKER)
-        for nearest in _nearest_of_chunks(router, (read_windows(chunk) for chunk in chunks), processes=workers):
+        for nearest in _nearest_of_chunks(router, (read_windows(chunk) for chunk in chunks), threads=threads):
             assignment[done : done + len(nearest)] = nearest
             done += len(nearest)
             task.advance(len(nearest))
@@ -206,43 +202,20 @@ def _texts(windows: UInt8[np.ndarray, "n T"]) -> list[bytes]:
     return [window.tobytes() for window in windows]
 
 
-def _nearest_of_chunks(router: Router, chunks: Iterator[np.ndarray], *, processes: int) -> Iterator[np.ndarray]:
-    """In order; one chunk a process in flight, so memory does not grow with the corpus."""
-    if processes <= 1:
+def _nearest_of_chunks(router: Router, chunks: Iterator[np.ndarray], *, threads: int) -> Iterator[np.ndarray]:
+    """In the order of the chunks."""
+    router.nearest([b""])  # what the router makes once and keeps is made here, by one thread
+    if threads <= 1:
         yield from (router.nearest(_texts(chunk)) for chunk in chunks)
         return
-    context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads may hold
-    pipes = [context.Pipe() for _ in range(processes)]
-    workers = [context.Process(target=_serve, args=(router, theirs), daemon=True) for _, theirs in pipes]
-    for worker in workers:
-        worker.start()
-    for _, theirs in pipes:
-        theirs.close()
-    try:
-        waiting: list[Connection] = []
-        for i, chunk in enumerate(chunks):
-            ours = pipes[i % processes][0]
-            if len(waiting) == processes:
-                yield waiting.pop(0).recv()
-            ours.send(chunk)
-            waiting.append(ours)
-        for ours in waiting:
-            yield ours.recv()
-    except (EOFError, BrokenPipeError, ConnectionResetError) as error:
-        raise RunFailedError("a worker process that assigns windows died; it may have run out of memory") from error
-    finally:
-        for (ours, _), worker in zip(pipes, workers, strict=True):
-            ours.close()
-            worker.join()
-
-
-def _serve(router: Router, connection: Connection) -> None:
-    """A worker's life: answer chunks until the other end closes."""
-    try:
-        while True:
-            connection.send(router.nearest(_texts(connection.recv())))
-    except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
-        return
+    waiting: deque[Future[np.ndarray]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="assign") as pool:
+        for chunk in chunks:
+            if len(waiting) == 2 * threads:
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(lambda windows: router.nearest(_texts(windows)), chunk))
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _address_hash(indices: np.ndarray, *, key: StreamKey) -> np.ndarray:

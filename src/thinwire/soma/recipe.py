@@ -192,7 +192,7 @@ def fit_clusters(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
         read_windows, num_windows=total, config=config, seed=run.config.seed, progress=voice.progress
     )
     assignment = clusters.assign(
-        read_windows, router=router, num_windows=total, processes=available_cores(), progress=voice.progress
+        read_windows, router=router, num_windows=total, threads=available_cores(), progress=voice.progress
     )
     sizes = np.bincount(assignment, minlength=router.num_clusters)
     router.with_sizes(sizes).save(run.folder.router)

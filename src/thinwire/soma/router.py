@@ -16,12 +16,12 @@ import safetensors
 import safetensors.numpy
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from scipy.sparse import csr_matrix
-from sklearn.feature_extraction.text import TfidfVectorizer
 
 from thinwire.base.errors import UserError
 from thinwire.base.files import atomic_write, canonical_json, read_json, sha256_file, sha256_text, write_json
 from thinwire.soma.similarity import similarities, unit_rows
-from thinwire.soma.text_features import decoded, tfidf_vectorizer
+from thinwire.soma.text_features import tfidf_rows
+from thinwire.soma.word_counts import WordIndex
 
 FORMAT = "thinwire-router-1"
 COLD_BYTES = 32
@@ -87,7 +87,7 @@ class Router:
     def num_clusters(self) -> int:
         return len(self.centroids)
 
-    @property
+    @cached_property
     def prior(self) -> Float64[np.ndarray, " N"]:
         """Share of the training windows in each cluster."""
         return self.cluster_sizes / np.sum(self.cluster_sizes)
@@ -97,19 +97,22 @@ class Router:
         return dataclasses.replace(self, cluster_sizes=cluster_sizes.astype(np.int64))
 
     @cached_property
-    def _vectorizer(self) -> TfidfVectorizer:
-        vectorizer = tfidf_vectorizer(vocabulary=self.vocabulary)
-        vectorizer.idf_ = self.idf
-        return vectorizer
+    def _words(self) -> WordIndex:
+        return WordIndex.of(self.vocabulary)
 
     @cached_property
     def _projection(self) -> Float32[np.ndarray, "F C"]:
         """Contiguous transpose (appendix N.1): a sparse row reads whole rows of it."""
         return np.ascontiguousarray(self.components.T)
 
+    @cached_property
+    def _centroids(self) -> Float32[np.ndarray, "N C"]:
+        """In the memory order that ``similarities`` reads."""
+        return np.asfortranarray(self.centroids)
+
     def features(self, texts: list[bytes]) -> csr_matrix:
         """tf-idf rows of length one, FP32 [n, F]; bytes that are not UTF-8 are passed over (appendix D)."""
-        return csr_matrix(self._vectorizer.transform(decoded(texts)))
+        return tfidf_rows(self._words.count(texts), idf=self.idf)
 
     def embed(self, texts: list[bytes]) -> Float32[np.ndarray, "n C"]:
         """Unit vectors; a text without known words goes where the zero row goes, opposite to the mean."""
@@ -123,7 +126,7 @@ class Router:
 
     def nearest(self, texts: list[bytes]) -> Int32[np.ndarray, " n"]:
         """The cluster of most similar centroid; the lower index among equals."""
-        return np.argmax(similarities(self.embed(texts), self.centroids), axis=1).astype(np.int32)
+        return np.argmax(similarities(self.embed(texts), self._centroids), axis=1).astype(np.int32)
 
     def route(self, prefixes: list[bytes], *, active_experts: int) -> Routes:
         """The ``active_experts`` nearest clusters of each prefix; the lower index among equals.
@@ -144,16 +147,17 @@ class Router:
             is_cold = np.zeros(len(prefixes), np.bool_)
             return Routes(np.zeros(shape, np.int32), np.ones(shape, np.float32), np.ones(shape), is_cold)
         rows = self.features(prefixes)
-        similarity = similarities(self.embed_features(rows), self.centroids)
+        similarity = similarities(self.embed_features(rows), self._centroids)
         experts = _largest(similarity, active_experts)
         similarity = np.take_along_axis(similarity, experts, axis=1)
         weights = np.full(shape, 1.0 / active_experts)
         is_cold = (np.diff(rows.indptr) == 0) | np.array([len(prefix) < COLD_BYTES for prefix in prefixes], np.bool_)
         # choice: the paper leaves short prompts open. Average by cluster prior, over the k largest clusters so that a
         # cold prefix costs no more experts than any other.
-        likely = _largest(self.prior[None, :], active_experts)[0]
-        experts[is_cold], similarity[is_cold] = likely, 0.0
-        weights[is_cold] = self.prior[likely] / np.sum(self.prior[likely])
+        if is_cold.any():
+            likely = _largest(self.prior[None, :], active_experts)[0]
+            experts[is_cold], similarity[is_cold] = likely, 0.0
+            weights[is_cold] = self.prior[likely] / np.sum(self.prior[likely])
         return Routes(experts.astype(np.int32), similarity, weights, is_cold)
 
     def save(self, folder: Path) -> None:

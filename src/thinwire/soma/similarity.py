@@ -18,7 +18,7 @@ def similarities(
 
     Args:
         points: rows of length one.
-        centroids: rows of length one.
+        centroids: rows of length one; in column-major order they are not copied.
     """
     result = np.zeros((len(points), len(centroids)), np.float32)
     _accumulate_products(np.ascontiguousarray(points), np.ascontiguousarray(centroids.T), result)

@@ -4,8 +4,10 @@ Appendix D: word-level tf-idf with sublinear term frequencies, English stop word
 each occur in ``min_documents`` windows; truncated SVD; minus the mean; length one.
 """
 
-from typing import Any, NamedTuple
+import math
+from typing import Any, NamedTuple, no_type_check
 
+import numba
 import numpy as np
 from jaxtyping import Float32
 from scipy.sparse import csr_matrix
@@ -14,6 +16,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from thinwire.soma.similarity import unit_rows
+from thinwire.soma.word_counts import WordCounts
 
 TOP_TERMS = 12
 
@@ -41,6 +44,15 @@ def tfidf_vectorizer(**options: Any) -> TfidfVectorizer:
 def decoded(texts: list[bytes]) -> list[str]:
     """Text for the word features alone, without invalid UTF-8 (appendix D); the language model keeps every byte."""
     return [text.decode("utf-8", errors="ignore") for text in texts]
+
+
+def tfidf_rows(counts: WordCounts, *, idf: Float32[np.ndarray, " F"]) -> csr_matrix:
+    """What ``tfidf_vectorizer`` makes of these counts, to the last bit: FP32 [n, F], rows of length one."""
+    values = np.log(counts.counts.astype(np.float32))
+    values += np.float32(1.0)
+    values *= idf[counts.terms]
+    _divide_by_length(values, counts.row_ends)
+    return csr_matrix((values, counts.terms, counts.row_ends), shape=(len(counts.row_ends) - 1, len(idf)))
 
 
 def fit_features(
@@ -94,3 +106,16 @@ def distinctive_terms(
         order = np.argsort(-excess, kind="stable")[:TOP_TERMS]
         found.append(tuple(vocabulary[i] for i in order if excess[i] > 0))
     return tuple(found)
+
+
+@numba.njit(cache=True, nogil=True)
+@no_type_check
+def _divide_by_length(values, row_ends):
+    """In place, as scikit-learn's ``normalize`` does it: squares in FP32, their sum and the quotient in FP64."""
+    for row in range(len(row_ends) - 1):
+        total = 0.0
+        for i in range(row_ends[row], row_ends[row + 1]):
+            total += np.float64(values[i] * values[i])
+        length = math.sqrt(total)
+        for i in range(row_ends[row], row_ends[row + 1]):
+            values[i] = values[i] / length

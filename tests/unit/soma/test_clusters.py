@@ -67,13 +67,24 @@ def test_the_same_seed_gives_the_same_router_and_a_saved_one_assigns_alike(tmp_p
     np.testing.assert_array_equal(assign(reader(windows), router=Router.load(tmp_path), num_windows=200), assignment)
 
 
-def test_processes_do_not_change_the_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("threads", [2, 3, 9])
+def test_threads_do_not_change_the_assignment(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     windows, _ = topic_windows(150)
     router = fit_router(reader(windows), num_windows=150, config=CONFIG, seed=1)
     monkeypatch.setattr(clusters, "CHUNK_WINDOWS", 20)
     alone = assign(reader(windows), router=router, num_windows=150)
-    assert len(range(0, 150, 20)) // clusters.CHUNKS_PER_WORKER == 2  # workers are started
-    np.testing.assert_array_equal(assign(reader(windows), router=router, num_windows=150, processes=2), alone)
+    np.testing.assert_array_equal(assign(reader(windows), router=router, num_windows=150, threads=threads), alone)
+
+
+def test_an_error_while_reading_reaches_the_caller() -> None:
+    windows, _ = topic_windows(50)
+    router = fit_router(reader(windows), num_windows=50, config=CONFIG, seed=1)
+
+    def fail(indices: np.ndarray) -> np.ndarray:
+        raise OSError(f"{len(indices)} windows are unreadable")
+
+    with pytest.raises(OSError, match="unreadable"):
+        assign(fail, router=router, num_windows=50, threads=2)
 
 
 def test_only_the_sample_is_read_and_settings_say_so() -> None:
