@@ -16,8 +16,11 @@ PRECISION names how a product of float32 matrices is made (sums are always FP32)
   65,504 overflow to a loss that is no number.
 """
 
+from collections.abc import Sequence
 from typing import no_type_check
 
+import numpy as np
+import torch
 import triton
 import triton.language as tl
 
@@ -26,6 +29,16 @@ LOW_SCALE = tl.constexpr(2048.0)
 INVERSE_SQRT_2 = tl.constexpr(0.7071067811865476)
 PER_BLOCK = tl.constexpr(64)
 PER_WORD = tl.constexpr(16)
+
+
+def device_of_triton() -> torch.device:
+    """Where kernels run whose inputs are no tensors yet: the GPU, or the CPU in the interpreter."""
+    return torch.device("cpu" if triton.knobs.runtime.interpret else "cuda")
+
+
+def int64_on(values: np.ndarray | Sequence[int], *, device: torch.device) -> torch.Tensor:
+    """32-bit words as int64: every GPU and every version of Triton reads those alike."""
+    return torch.from_numpy(np.asarray(values).astype(np.int64)).to(device)
 
 
 @triton.jit

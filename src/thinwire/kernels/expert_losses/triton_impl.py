@@ -19,7 +19,7 @@ from thinwire.base.seeds import StreamKey
 from thinwire.kernels.expert_shape import VOCABULARY, ExpertShape
 from thinwire.kernels.sign_probe.reference import gain_words
 from thinwire.kernels.triton_forward import build_table, read_windows
-from thinwire.kernels.triton_parts import store_perturbed
+from thinwire.kernels.triton_parts import int64_on, store_perturbed
 
 LARGEST_FUSED_WIDTH = 64
 PROBE_BLOCKS = 64
@@ -145,11 +145,11 @@ def expert_losses(
     sums = torch.empty(len(signed), batch, dtype=torch.float64, device=device)
     _window_sums[(programs,)](
         theta.contiguous(),
-        torch.from_numpy(gain_words(shape).astype("int64")).to(device),
+        int64_on(gain_words(shape), device=device),
         decoder.contiguous(),
         windows.to(device).contiguous(),
-        torch.tensor([*key, update, accumulation], device=device),
-        torch.tensor([direction for direction, _ in signed], device=device),
+        int64_on([*key, update, accumulation], device=device),
+        int64_on([direction for direction, _ in signed], device=device),
         torch.stack([step * sign for _, sign in signed]).to(device),
         torch.empty(programs * plan.workspace, dtype=torch.float32, device=device),
         sums,

@@ -22,11 +22,15 @@ def sign_probe(
     *,
     shape: ExpertShape,
     direction: int,
-    implementation: Literal["numba", "reference"] = "numba",
+    implementation: Literal["numba", "triton", "reference"] = "numba",
 ) -> np.ndarray:
     """int8 [M]: z_direction. Ordinary weights 0 (1/2), +1 or -1 (1/4 each); gains +1 or -1 (1/2 each)."""
-    chosen = cpu_impl.sign_probe if implementation == "numba" else reference.sign_probe
     key, update, accumulation = address
+    if implementation == "triton":
+        from thinwire.kernels.sign_probe import triton_impl
+
+        return triton_impl.sign_probe(key, shape=shape, direction=direction, update=update, accumulation=accumulation)
+    chosen = cpu_impl.sign_probe if implementation == "numba" else reference.sign_probe
     return chosen(key, shape=shape, direction=direction, update=update, accumulation=accumulation)
 
 
@@ -37,18 +41,30 @@ def weighted_probe_sum(
     shape: ExpertShape,
     first_direction: int = 0,
     threads: int = 1,
-    implementation: Literal["numba", "reference"] = "numba",
+    implementation: Literal["numba", "triton", "reference"] = "numba",
 ) -> np.ndarray:
     """float64 [M]: sum_j w_j z_j with probes rebuilt from their address, added in the order of the directions.
 
     Args:
         weights: float64 [n], one a direction from ``first_direction`` on.
 
-    The result is the same bits for every implementation and number of threads.
+    The result is the same bits for every implementation and number of threads. ``triton`` runs on the GPU and needs no
+    tensor there.
     """
     key, update, accumulation = address
     if implementation == "reference":
         return reference.weighted_sum(
+            weights,
+            key=key,
+            shape=shape,
+            first_direction=first_direction,
+            update=update,
+            accumulation=accumulation,
+        )
+    if implementation == "triton":
+        from thinwire.kernels.sign_probe import triton_impl
+
+        return triton_impl.weighted_sum(
             weights,
             key=key,
             shape=shape,
