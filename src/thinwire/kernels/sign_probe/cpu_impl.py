@@ -7,8 +7,10 @@ import numpy as np
 from thinwire.base.seeds import MULTIPLIER_0, MULTIPLIER_1, PHILOX_ROUNDS, WEYL_0, WEYL_1, StreamKey
 from thinwire.kernels.compiled import compiled
 from thinwire.kernels.expert_shape import ExpertShape
+from thinwire.kernels.philox_lanes import add_by_word, philox_lanes, step_by_word
 from thinwire.kernels.sign_probe.reference import COORDINATES_PER_BLOCK, COORDINATES_PER_WORD, gain_words
 from thinwire.kernels.threads import for_each
+from thinwire.kernels.vector_ir import LANES
 
 LOW_32 = np.uint64(0xFFFFFFFF)
 SHIFT_32 = np.uint64(32)
@@ -31,6 +33,27 @@ def philox_words(key_low: int, key_high: int, c0: int, c1: int, c2: int, c3: int
 
 @compiled
 @no_type_check
+def _words_of_blocks(
+    key_low: int,
+    key_high: int,
+    first_block: int,
+    direction: int,
+    update: int,
+    accumulation: int,
+    counters: np.ndarray,
+    words: np.ndarray,
+) -> None:
+    """Words [4, 16] of 16 neighbouring blocks, through counters [4, 16]."""
+    for lane in range(LANES):
+        counters[0, lane] = np.uint32(first_block + lane)
+        counters[1, lane] = np.uint32(direction)
+        counters[2, lane] = np.uint32(update)
+        counters[3, lane] = np.uint32(accumulation)
+    philox_lanes(counters, np.uint64(key_low), np.uint64(key_high), words)
+
+
+@compiled
+@no_type_check
 def perturb(
     theta: np.ndarray,
     always: np.ndarray,
@@ -43,17 +66,21 @@ def perturb(
     out: np.ndarray,
 ) -> None:
     """out = theta + step z_direction, rounded once to float32."""
-    words = np.empty(4, np.uint32)
-    size = theta.shape[0]
-    for block in range(always.shape[0]):
-        philox_words(key_low, key_high, block, direction, update, accumulation, words)
-        for part in range(4):
-            word = words[part] | always[block, part]
-            start = block * COORDINATES_PER_BLOCK + part * COORDINATES_PER_WORD
-            for k in range(min(COORDINATES_PER_WORD, size - start)):
-                pair = (word >> np.uint32(2 * k)) & np.uint32(3)
-                sign = np.float32(np.int32(pair & np.uint32(1)) * (1 - np.int32(pair & np.uint32(2))))
-                out[start + k] = theta[start + k] + step * sign
+    counters, words = np.empty((4, LANES), np.uint32), np.empty((4, LANES), np.uint32)
+    size, num_blocks = theta.shape[0], always.shape[0]
+    for first in range(0, num_blocks, LANES):
+        _words_of_blocks(key_low, key_high, first, direction, update, accumulation, counters, words)
+        for block in range(first, min(first + LANES, num_blocks)):
+            for part in range(4):
+                word = words[part, block - first] | always[block, part]
+                start = block * COORDINATES_PER_BLOCK + part * COORDINATES_PER_WORD
+                if start + COORDINATES_PER_WORD <= size:
+                    step_by_word(theta, out, start, word, step)
+                    continue
+                for k in range(size - start):
+                    pair = (word >> np.uint32(2 * k)) & np.uint32(3)
+                    sign = np.float32(np.int32(pair & np.uint32(1)) * (1 - np.int32(pair & np.uint32(2))))
+                    out[start + k] = theta[start + k] + step * sign
 
 
 @compiled
@@ -71,21 +98,20 @@ def add_weighted(
     total: np.ndarray,
 ) -> None:
     """total += sum_j w_j z_j on some blocks, directions in order."""
-    words = np.empty(4, np.uint32)
-    sums = np.empty(COORDINATES_PER_BLOCK)
+    counters, words = np.empty((4, LANES), np.uint32), np.empty((4, LANES), np.uint32)
+    sums = np.empty(LANES * COORDINATES_PER_BLOCK)
     size = total.shape[0]
-    for block in range(first_block, last_block):
+    for first in range(first_block, last_block, LANES):
+        num_blocks = min(LANES, last_block - first)
         sums[:] = 0.0
         for j in range(weights.shape[0]):
-            philox_words(key_low, key_high, block, first_direction + j, update, accumulation, words)
-            for part in range(4):
-                word = words[part] | always[block, part]
-                for k in range(COORDINATES_PER_WORD):
-                    pair = (word >> np.uint32(2 * k)) & np.uint32(3)
-                    sign = np.int32(pair & np.uint32(1)) * (1 - np.int32(pair & np.uint32(2)))
-                    sums[part * COORDINATES_PER_WORD + k] += weights[j] * np.float64(sign)
-        start = block * COORDINATES_PER_BLOCK
-        for k in range(min(COORDINATES_PER_BLOCK, size - start)):
+            _words_of_blocks(key_low, key_high, first, first_direction + j, update, accumulation, counters, words)
+            for block in range(num_blocks):
+                for part in range(4):
+                    word = words[part, block] | always[first + block, part]
+                    add_by_word(sums, block * COORDINATES_PER_BLOCK + part * COORDINATES_PER_WORD, word, weights[j])
+        start = first * COORDINATES_PER_BLOCK
+        for k in range(min(num_blocks * COORDINATES_PER_BLOCK, size - start)):
             total[start + k] += sums[k]
 
 
