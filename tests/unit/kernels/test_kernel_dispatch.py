@@ -5,6 +5,7 @@ import torch
 
 from thinwire.base.errors import UserError
 from thinwire.base.seeds import stream_key
+from thinwire.kernels import dispatch
 from thinwire.kernels.dispatch import choose
 from thinwire.kernels.expert_losses.api import expert_losses
 from thinwire.kernels.expert_shape import ExpertShape
@@ -52,3 +53,21 @@ def test_expert_losses_passes_the_refusal_on() -> None:
             epsilon=1e-3,
             implementation="numba",
         )
+
+
+def test_triton_runs_on_the_cpu_in_its_interpreter_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    import triton
+
+    assert choose("triton", like=torch.zeros(1)) == "triton"  # the tests run it so
+    with pytest.raises(UserError, match=r"CUDA GPU, not torch.float64"):
+        choose("triton", like=torch.zeros(1, dtype=torch.float64))
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    with pytest.raises(UserError, match=r"on a CUDA GPU, not torch.float32 on cpu"):
+        choose("triton", like=torch.zeros(1))
+
+
+def test_triton_named_without_the_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "has_triton", lambda: False)
+    with pytest.raises(UserError, match=r"needs the package 'triton'[\s\S]*thinwire\[gpu\]"):
+        choose("triton", like=torch.zeros(1))
+    assert choose("auto", like=torch.zeros(1)) == "numba"

@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from thinwire.base.errors import UserError
 from thinwire.base.seeds import stream_key
+from thinwire.kernels import triton_plan
 from thinwire.kernels.expert_losses.api import expert_losses
 from thinwire.kernels.expert_losses.cases import CASES, LossCase, inputs_for
 from thinwire.kernels.expert_shape import ExpertShape
@@ -21,7 +23,7 @@ SHORT_CASES = tuple(
     )
     for case in CASES
 )
-TINY = LossCase("odd batch in two tiles of windows", ExpertShape(width=5, depth=1, embed_width=5), 3, 3, 3)
+TINY = LossCase("three windows, three directions", ExpertShape(width=5, depth=1, embed_width=5), 3, 3, 3)
 
 
 def evaluate(case: LossCase, *, implementation: str = "triton", **changes: object) -> Tensor:
@@ -50,3 +52,34 @@ def test_losses_match_float64_and_the_cpu(case: LossCase) -> None:
     bound = 2 * roundings * UNIT_ROUNDOFF * float(exact.max()) / case.epsilon
     derivatives = [(part[:, 0] - part[:, 1]) / (2 * case.epsilon) for part in (losses, cpu)]
     assert float((derivatives[0] - derivatives[1]).abs().max()) <= bound
+
+
+def test_bits_do_not_depend_on_how_directions_are_split() -> None:
+    whole = evaluate(TINY)
+    for direction in range(TINY.num_directions):
+        for column, sign in enumerate((1, -1)):
+            alone = evaluate(TINY, directions=range(direction, direction + 1), signs=(sign,))
+            assert torch.equal(alone[0, 0], whole[direction, column])
+
+
+def test_windows_past_one_tile_are_all_counted() -> None:
+    """65 windows are a tile of 64 and one more; the mean is the mean of the windows alone."""
+    case = LossCase("two tiles of windows", ExpertShape(width=4, depth=1, embed_width=4), 65, 2, 1)
+    torch.testing.assert_close(evaluate(case), evaluate(case, implementation="reference"), rtol=2e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("precision", ["ieee", "fp16x3"])
+def test_weights_read_again_at_every_step_give_the_resident_ones_bits(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resident = evaluate(TINY, precision=precision)
+    monkeypatch.setattr(triton_plan, "RESIDENT_BYTES", 0)
+    assert torch.equal(evaluate(TINY, precision=precision), resident)
+    exact = evaluate(TINY, implementation="reference")
+    torch.testing.assert_close(resident, exact, rtol=2e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("implementation", ["numba", "reference"])
+def test_only_triton_has_precisions(implementation: str) -> None:
+    with pytest.raises(UserError, match="no precision 'tf32'"):
+        evaluate(TINY, implementation=implementation, precision="tf32")

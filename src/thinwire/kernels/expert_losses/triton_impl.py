@@ -8,7 +8,7 @@ whichever directions share the call.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, no_type_check
+from typing import no_type_check
 
 import torch
 import triton
@@ -16,37 +16,14 @@ import triton.language as tl
 from torch import Tensor
 
 from thinwire.base.seeds import StreamKey
-from thinwire.kernels.expert_shape import VOCABULARY, ExpertShape
+from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.sign_probe.reference import gain_words
 from thinwire.kernels.triton_forward import build_table, read_windows
 from thinwire.kernels.triton_parts import int64_on, store_perturbed
+from thinwire.kernels.triton_plan import plan_for, programs_for
 
-LARGEST_FUSED_WIDTH = 64
 PROBE_BLOCKS = 64
-TABLE_ENTRY = 5
-
-
-class Plan(NamedTuple):
-    """The constants of a launch; ``programs`` run at once, each with ``workspace`` floats."""
-
-    padded: int
-    embed_padded: int
-    rows: int
-    warps: int
-    copy_floats: int
-    table_floats: int
-
-    @property
-    def workspace(self) -> int:
-        return self.copy_floats + self.table_floats
-
-
-def plan_for(shape: ExpertShape, *, batch: int) -> Plan:
-    """Depends on the expert and the batch alone, so that no split of directions changes a bit."""
-    padded, embed_padded = (max(16, triton.next_power_of_2(size)) for size in (shape.width, shape.embed_width))
-    rows = 64 if batch > 32 else max(16, triton.next_power_of_2(batch))
-    copy_floats = -(-shape.num_parameters // 64) * 64
-    return Plan(padded, embed_padded, rows, 4, copy_floats, VOCABULARY * TABLE_ENTRY * padded)
+"""Blocks of 64 coordinates perturbed at a time: 16 KB."""
 
 
 @triton.jit
@@ -65,17 +42,18 @@ def _window_sums(
     num_windows,
     length,
     num_tiles,
-    SIZE: tl.constexpr,
     WIDTH: tl.constexpr,
     DEPTH: tl.constexpr,
     EMBED: tl.constexpr,
     PADDED: tl.constexpr,
     EMBED_PADDED: tl.constexpr,
     ROWS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    RESIDENT: tl.constexpr,
+    SIZE: tl.constexpr,
     COPY_FLOATS: tl.constexpr,
     WORKSPACE: tl.constexpr,
     BLOCKS: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     """sums [J, num_windows] float64: each window's summed log-probability under each of J signed directions."""
     copy = workspace + tl.program_id(0).to(tl.int64) * WORKSPACE
@@ -109,16 +87,10 @@ def _window_sums(
             EMBED_PADDED,
             ROWS,
             PRECISION,
-            False,
+            RESIDENT,
+            "sums",
         )
-        tl.store(sums + signed.to(tl.int64) * num_windows + rows, total, mask=is_window)
-
-
-def programs_for(device: torch.device) -> int:
-    """One program per multiprocessor: its weights take most of the shared memory.  A few in the interpreter."""
-    if device.type != "cuda":
-        return 3
-    return torch.cuda.get_device_properties(device).multi_processor_count
+        tl.store(sums + signed * num_windows + rows, total, mask=is_window)
 
 
 def expert_losses(
@@ -137,7 +109,7 @@ def expert_losses(
 ) -> Tensor:
     """float64 [n, S] on the CPU; arguments as in ``api``."""
     device, batch = theta.device, len(windows)
-    plan = plan_for(shape, batch=batch)
+    plan = plan_for(shape, batch=batch, precision=precision)
     signed = [(direction, sign) for direction in directions for sign in signs]
     step = torch.tensor(epsilon, dtype=torch.float32)
     num_tiles = -(-batch // plan.rows)
@@ -157,18 +129,13 @@ def expert_losses(
         batch,
         windows.shape[1] - 1,
         num_tiles,
+        **plan.constants,
         SIZE=shape.num_parameters,
-        WIDTH=shape.width,
-        DEPTH=shape.depth,
-        EMBED=shape.embed_width,
-        PADDED=plan.padded,
-        EMBED_PADDED=plan.embed_padded,
-        ROWS=plan.rows,
         COPY_FLOATS=plan.copy_floats,
         WORKSPACE=plan.workspace,
         BLOCKS=PROBE_BLOCKS,
-        PRECISION=precision,
         num_warps=plan.warps,
+        num_stages=1,  # else streamed weights would be fetched ahead, several steps' worth of shared memory
     )
     num_targets = batch * (windows.shape[1] - 1)
     means = -sums.cpu().numpy().sum(axis=1) / num_targets

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Float64, Int, UInt8
 from torch import Tensor
 
-from thinwire.kernels.dispatch import choose
+from thinwire.kernels.dispatch import Precision, check_precision, choose
 from thinwire.kernels.expert_losses import reference as expert_reference
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.routed_scores import cpu_impl, reference
@@ -20,6 +20,7 @@ def routed_scores(
     first_target: int,
     implementation: str = "auto",
     threads: int = 1,
+    precision: Precision = "ieee",
 ) -> Float64[Tensor, "n k S"]:
     """log p_e(byte t + 1 | bytes 0..t) for window i under each of its k experts, t from ``first_target`` on.
 
@@ -29,8 +30,23 @@ def routed_scores(
         windows: n windows of T + 1 bytes; the state starts from zero in each.
         experts: which experts, 0..N-1, read which window.
         first_target: positions before it are read but not returned; S = T - first_target.
+        precision: of Triton's matrix products (``kernels/triton_parts.py``).
     """
-    if choose(implementation, like=thetas) == "reference":
+    chosen = choose(implementation, like=thetas)
+    check_precision(precision, chosen=chosen)
+    if chosen == "triton":
+        from thinwire.kernels.routed_scores import triton_impl
+
+        return triton_impl.routed_scores(
+            thetas,
+            shape=shape,
+            decoder=decoder,
+            windows=windows,
+            experts=experts,
+            first_target=first_target,
+            precision=precision,
+        )
+    if chosen == "reference":
         return reference.routed_scores(
             thetas, shape=shape, decoder=decoder, windows=windows, experts=experts, first_target=first_target
         )
@@ -54,9 +70,16 @@ def decoder_inputs(
     windows: UInt8[Tensor, "B T1"],
     implementation: str = "auto",
     threads: int = 1,
+    precision: Precision = "ieee",
 ) -> Float[Tensor, "B T dE"]:
     """h, the decoder's input at every position of one unperturbed forward pass."""
-    if choose(implementation, like=theta) == "reference":
+    chosen = choose(implementation, like=theta)
+    check_precision(precision, chosen=chosen)
+    if chosen == "triton":
+        from thinwire.kernels.routed_scores import triton_impl
+
+        return triton_impl.decoder_inputs(theta, shape=shape, decoder=decoder, windows=windows, precision=precision)
+    if chosen == "reference":
         with torch.no_grad():
             inputs = windows[:, :-1]
             return expert_reference.decoder_inputs(theta[None], shape=shape, decoder=decoder, inputs=inputs)[0]
