@@ -6,7 +6,7 @@ from torch import Tensor
 
 from thinwire.base.errors import UserError
 from thinwire.base.seeds import stream_key
-from thinwire.kernels import triton_plan
+from thinwire.kernels import triton_plan, triton_wide
 from thinwire.kernels.expert_losses.api import expert_losses
 from thinwire.kernels.expert_losses.cases import CASES, LossCase, inputs_for
 from thinwire.kernels.expert_shape import ExpertShape
@@ -16,12 +16,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarn
 
 ADDRESS = ProbeAddress(stream_key(3, "probe", 1), 5, 1)
 UNIT_ROUNDOFF = 2.0**-24
-MOST_DIRECTIONS, MOST_BYTES = 1, 12
+MOST_DIRECTIONS, MOST_BYTES, MOST_WIDTH = 1, 5, 64
 SHORT_CASES = tuple(
     case._replace(
         num_directions=min(case.num_directions, MOST_DIRECTIONS), input_bytes=min(case.input_bytes, MOST_BYTES)
     )
     for case in CASES
+    if case.shape.width <= MOST_WIDTH
 )
 TINY = LossCase("three windows, three directions", ExpertShape(width=5, depth=1, embed_width=5), 3, 3, 3)
 
@@ -77,6 +78,18 @@ def test_weights_read_again_at_every_step_give_the_resident_ones_bits(
     assert torch.equal(evaluate(TINY, precision=precision), resident)
     exact = evaluate(TINY, implementation="reference")
     torch.testing.assert_close(resident, exact, rtol=2e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("embed_width", [65, 8])
+def test_wide_experts_match_float64_in_chunks_of_any_size(embed_width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = LossCase("wide", ExpertShape(width=65, depth=1, embed_width=embed_width), 3, 4, 2)
+    exact = evaluate(case, implementation="reference")
+    whole = evaluate(case)
+    torch.testing.assert_close(whole, exact, rtol=2e-6, atol=0.0)
+    monkeypatch.setattr(triton_wide, "CHUNK_BYTES", 1)
+    torch.testing.assert_close(evaluate(case), whole, rtol=2e-7, atol=0.0)
+    with pytest.raises(UserError, match="full FP32"):
+        evaluate(case, precision="tf32")
 
 
 @pytest.mark.parametrize("implementation", ["numba", "reference"])

@@ -16,17 +16,18 @@ import triton.language as tl
 from torch import Tensor
 
 from thinwire.base.seeds import StreamKey
+from thinwire.kernels import triton_wide
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.sign_probe.reference import gain_words
 from thinwire.kernels.triton_forward import build_table, read_windows
 from thinwire.kernels.triton_parts import int64_on, store_perturbed
-from thinwire.kernels.triton_plan import plan_for, programs_for
+from thinwire.kernels.triton_plan import LARGEST_FUSED_WIDTH, plan_for, programs_for
 
 PROBE_BLOCKS = 64
 """Blocks of 64 coordinates perturbed at a time: 16 KB."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_jobs", "num_windows", "length", "num_tiles"])  # compiled once for any batch
 @no_type_check
 def _window_sums(
     theta,
@@ -109,8 +110,22 @@ def expert_losses(
 ) -> Tensor:
     """float64 [n, S] on the CPU; arguments as in ``api``."""
     device, batch = theta.device, len(windows)
-    plan = plan_for(shape, batch=batch, precision=precision)
     signed = [(direction, sign) for direction in directions for sign in signs]
+    if shape.width > LARGEST_FUSED_WIDTH:
+        triton_wide.refuse_other_precisions(precision, shape=shape)
+        losses = triton_wide.expert_losses(
+            theta,
+            shape=shape,
+            decoder=decoder,
+            windows=windows,
+            key=key,
+            update=update,
+            accumulation=accumulation,
+            signed=signed,
+            epsilon=epsilon,
+        )
+        return losses.reshape(-1, len(signs))
+    plan = plan_for(shape, batch=batch, precision=precision)
     step = torch.tensor(epsilon, dtype=torch.float32)
     num_tiles = -(-batch // plan.rows)
     programs = min(programs_for(device), len(signed) * num_tiles)

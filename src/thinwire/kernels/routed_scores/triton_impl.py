@@ -13,13 +13,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from thinwire.kernels import triton_wide
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.triton_forward import build_table, read_windows
 from thinwire.kernels.triton_parts import int64_on
-from thinwire.kernels.triton_plan import plan_for, programs_for
+from thinwire.kernels.triton_plan import LARGEST_FUSED_WIDTH, plan_for, programs_for
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["num_tiles", "per_window", "length", "first_target", "decoder_stride"]
+)  # compiled once for any batch
 @no_type_check
 def _read_requests(
     thetas,
@@ -138,6 +141,21 @@ def _run(
     )
 
 
+def _wide_scores(
+    thetas: Tensor, *, shape: ExpertShape, decoder: Tensor, windows: Tensor, experts: Tensor, first_target: int
+) -> Tensor:
+    """As ``routed_scores``, an expert at a time, layer by layer."""
+    experts = experts.cpu()
+    scores = torch.empty(*experts.shape, windows.shape[1] - 1 - first_target, dtype=torch.float64)
+    for expert in torch.unique(experts).tolist():
+        rows, slots = torch.nonzero(experts == expert, as_tuple=True)
+        one = decoder[expert] if decoder.dim() == 3 else decoder
+        read = windows.cpu()[rows].to(thetas.device)
+        log_p = triton_wide.log_probabilities(thetas[expert : expert + 1], shape=shape, decoder=one, windows=read)
+        scores[rows, slots] = log_p[0, :, first_target:].double().cpu()
+    return scores
+
+
 def routed_scores(
     thetas: Tensor,
     *,
@@ -149,6 +167,11 @@ def routed_scores(
     precision: str,
 ) -> Tensor:
     """float64 [n, k, S] on the CPU; arguments as in ``api``."""
+    if shape.width > LARGEST_FUSED_WIDTH:
+        triton_wide.refuse_other_precisions(precision, shape=shape)
+        return _wide_scores(
+            thetas, shape=shape, decoder=decoder, windows=windows, experts=experts, first_target=first_target
+        )
     length = windows.shape[1] - 1
     scores = torch.empty(*experts.shape, length - first_target, dtype=torch.float32, device=thetas.device)
     _run(
@@ -167,6 +190,10 @@ def routed_scores(
 
 def decoder_inputs(theta: Tensor, *, shape: ExpertShape, decoder: Tensor, windows: Tensor, precision: str) -> Tensor:
     """float32 [B, T, d_E] on theta's device: h at every position of windows [B, T + 1]."""
+    if shape.width > LARGEST_FUSED_WIDTH:
+        triton_wide.refuse_other_precisions(precision, shape=shape)
+        inputs = windows[:, :-1].to(theta.device)
+        return triton_wide.decoder_inputs(theta[None], shape=shape, decoder=decoder, inputs=inputs)[0]
     num_windows, length = len(windows), windows.shape[1] - 1
     hidden = torch.empty(num_windows, length, shape.embed_width, dtype=torch.float32, device=theta.device)
     _run(
