@@ -85,7 +85,7 @@ def prepared_data(folder: Path) -> Path:
 def flags(config: SomaConfig) -> list[str]:
     """The command line's overrides that make ``config`` of the preset."""
     there, wanted = flatten(as_record(preset(PRESET))), flatten(as_record(config))
-    return [word for key in wanted if there[key] != wanted[key] for word in (f"--{key}", str(wanted[key]))]
+    return [word for key in wanted if there.get(key) != wanted[key] for word in (f"--{key}", str(wanted[key]))]
 
 
 def start_run(config: SomaConfig, *, data: Path, out: Path) -> SomaRun:

@@ -1,16 +1,29 @@
 """Are these two configurations the same?  Plain records and back, canonical JSON, its SHA-256, differing keys."""
 
 import dataclasses
+from types import MappingProxyType
 from typing import Any, TypeVar, get_type_hints
 
 from thinwire.base.files import canonical_json, sha256_text
 
 T = TypeVar("T")
+ADDED = MappingProxyType({"thinwire.added": True})
+"""``field(default=..., metadata=ADDED)``: a setting that came after runs had been recorded without it.
+
+At its default it does what those runs did, and a record leaves it out: their fingerprints stay what they are.
+"""
 
 
 def as_record(config: Any) -> dict[str, Any]:
-    """A frozen dataclass as plain JSON values."""
-    return dataclasses.asdict(config)
+    """A frozen dataclass as plain JSON values, less the ``ADDED`` settings that are at their default."""
+    record = dataclasses.asdict(config)
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if dataclasses.is_dataclass(value):
+            record[item.name] = as_record(value)
+        elif item.metadata == ADDED and value == item.default:
+            del record[item.name]
+    return record
 
 
 def from_record(kind: type[T], record: dict[str, Any]) -> T:
@@ -22,6 +35,8 @@ def from_record(kind: type[T], record: dict[str, Any]) -> T:
     given = dict(record)
     types = get_type_hints(kind)
     for item in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if item.metadata == ADDED and item.name not in record:
+            continue
         if dataclasses.is_dataclass(types[item.name]):
             given[item.name] = from_record(types[item.name], record[item.name])
         elif isinstance(record[item.name], list):

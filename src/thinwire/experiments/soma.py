@@ -123,3 +123,28 @@ def soma_small_one_sided() -> SomaConfig:
         )
 
     return replace(config, seed_run=with_more_directions(config.seed_run), experts=with_more_directions(config.experts))
+
+
+def soma_small_random_shards() -> SomaConfig:
+    """The control of soma-small on random disjoint shards of equal size (Fig. 9).
+
+    Experts answer by number, as many as in soma-small: no text belongs to any of them.
+    """
+    config = soma_small()
+    return replace(config, clusters=replace(config.clusters, partition="random"))
+
+
+def soma_small_iid() -> SomaConfig:
+    """The control of soma-small in which every expert draws from all text (Fig. 9)."""
+    config = soma_small()
+    return replace(config, clusters=replace(config.clusters, partition="iid"))
+
+
+def soma_small_cold() -> SomaConfig:
+    """The control of soma-small whose experts start from random bodies, with the seed run's E (Fig. 9)."""
+    return replace(soma_small(), start="cold")
+
+
+def soma_small_random_head() -> SomaConfig:
+    """The control of soma-small with random bodies and a random E that stays frozen (Fig. 9)."""
+    return replace(soma_small(), start="frozen_random_head")

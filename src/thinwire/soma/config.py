@@ -5,10 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from thinwire.config.check import Violations
+from thinwire.config.fingerprint import ADDED
 
 Difference = Literal["central", "one_sided"]
 DecoderMode = Literal["trained", "frozen"]
-Implementation = Literal["auto", "numba", "reference"]
+Implementation = Literal["auto", "numba", "triton", "reference"]
+Partition = Literal["semantic", "random", "iid"]
+ExpertStart = Literal["warm", "cold", "frozen_random_head"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ class ClusterConfig:
     iterations: int = 30
     validation_fraction: float = 0.01
     """The part of each cluster's windows that its expert never trains on."""
+    partition: Partition = field(default="semantic", metadata=ADDED)
+    """semantic: balanced clusters of tf-idf; random: disjoint shards of equal size; iid: each draws from all."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ class LaunchConfig:
     threads: int = 0
     """Threads in each process; 0 divides the cores among the processes."""
     implementation: Implementation = "auto"
-    """The kernels' implementation: auto, numba or reference."""
+    """The kernels' implementation: auto, numba, triton (a CUDA GPU) or reference."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,8 @@ class SomaConfig:
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
+    start: ExpertStart = field(default="warm", metadata=ADDED)
+    """Experts start from the seed run (warm), random bodies and its E (cold), or a random body and E, E frozen."""
 
 
 def check(config: SomaConfig, *, where: str) -> None:
@@ -153,6 +160,9 @@ def check(config: SomaConfig, *, where: str) -> None:
     wrong.at_least("scoring.max_windows", scoring.max_windows, 1)
     wrong.at_least("scoring.matrix_windows", scoring.matrix_windows, 1)
     wrong.at_least("scoring.bootstrap_draws", scoring.bootstrap_draws, 100)
+    if config.start == "frozen_random_head":
+        rule = "must be frozen where start = frozen_random_head"
+        wrong.require("experts.decoder", config.experts.decoder, config.experts.decoder == "frozen", rule)
     wrong.at_least("launch.processes", config.launch.processes, 0)
     wrong.at_least("launch.threads", config.launch.threads, 0)
     wrong.raise_any(where=where)

@@ -23,12 +23,13 @@ from thinwire.data.windows import num_windows
 from thinwire.launch.local import Command, available_cores, run_commands
 from thinwire.runs.layout import RunFolder, exclusive
 from thinwire.runs.start import Start, refuse_foreign_folder, start_or_go_on
-from thinwire.soma import clusters
 from thinwire.soma.config import SomaConfig, check, result_record
 from thinwire.soma.expert_training import is_done
 from thinwire.soma.model import shape_of
+from thinwire.soma.partitions import divide
 from thinwire.soma.run import ASSIGNMENT, BIGRAMS, ROUTER_DONE, SEED_NAME, SomaRun, job_label, save_array
 from thinwire.soma.scoring import corpus_windows, evaluate, loss_matrix
+from thinwire.soma.warm_kernels import warm_kernels
 
 WORKER = "thinwire.soma.worker"
 
@@ -127,7 +128,7 @@ def train_seed(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
 
 
 def train_experts(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
-    """Stage 3: every expert from the seed's weights, on its own cluster, in processes that never talk."""
+    """Stage 3: every expert from its start, on its own windows, in processes that never talk."""
     names = [str(index) for index in range(run.num_experts)]
     _train_jobs(run, names, corpus=corpus, voice=voice)
 
@@ -163,6 +164,8 @@ def _train_jobs(run: SomaRun, names: list[str], *, corpus: Corpus, voice: Voice)
         Command(name, WORKER, (root, name, launch.implementation, str(threads)), label=job_label(name))
         for name in waiting
     ]
+    first = jobs[waiting[0]]
+    warm_kernels(first.start, config=first.config, shape=first.shape, implementation=launch.implementation, voice=voice)
     _event(run, stage="train", jobs=waiting, processes=at_once, threads=threads, state="started")
     try:
         run_commands(commands, at_once=at_once, on_message=on_message)
@@ -175,7 +178,7 @@ def _train_jobs(run: SomaRun, names: list[str], *, corpus: Corpus, voice: Voice)
 
 
 def fit_clusters(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
-    """Stage 1: fit the router, give every training window to its nearest centroid, measure the sizes."""
+    """Stage 1: fit the router, give every training window to an expert, measure the sizes."""
     config = run.config.clusters
     inputs = fingerprint(config, run.config.seed, corpus.fingerprint)
     done = run.folder.router / ROUTER_DONE
@@ -188,19 +191,19 @@ def fit_clusters(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
         return corpus.train.gather(indices * config.window_bytes, length=config.window_bytes)
 
     _event(run, stage="clusters", windows=total, state="started")
-    router = clusters.fit_router(
-        read_windows, num_windows=total, config=config, seed=run.config.seed, progress=voice.progress
+    router, assignment = divide(
+        read_windows,
+        num_windows=total,
+        config=config,
+        seed=run.config.seed,
+        threads=available_cores(),
+        progress=voice.progress,
     )
-    assignment = clusters.assign(
-        read_windows, router=router, num_windows=total, threads=available_cores(), progress=voice.progress
-    )
-    sizes = np.bincount(assignment, minlength=router.num_clusters)
-    router.with_sizes(sizes).save(run.folder.router)
-
+    router.save(run.folder.router)
     save_array(run.folder.router / ASSIGNMENT, assignment)
     save_array(run.folder.root / BIGRAMS, corpus.bigrams)
     write_json(done, {"fingerprint": inputs})
-    _event(run, stage="clusters", sizes=sizes.tolist(), state="done")
+    _event(run, stage="clusters", sizes=router.cluster_sizes.tolist(), state="done")
 
 
 def score(run: SomaRun, *, voice: Voice) -> dict[str, Any]:

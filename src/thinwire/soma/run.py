@@ -17,6 +17,7 @@ from thinwire.soma.clusters import Members, split_members
 from thinwire.soma.config import SomaConfig
 from thinwire.soma.expert_job import SEED_RUN, ExpertJob
 from thinwire.soma.model import Expert, initial_expert, shape_of
+from thinwire.soma.partitions import shard_of
 from thinwire.soma.router import Router
 
 SEED_NAME = "seed"
@@ -115,7 +116,7 @@ class SomaRun:
         return self.folder.seed if name == SEED_NAME else self.folder.expert(int(name))
 
     def job(self, name: str, *, corpus: Corpus) -> ExpertJob:
-        """The seed run (``"seed"``) or expert ``name`` = 0..N-1, which starts from the seed's last weights.
+        """The seed run (``"seed"``) or expert ``name`` = 0..N-1.
 
         Raises:
             UserError: too little text, or an earlier stage is missing.
@@ -126,7 +127,7 @@ class SomaRun:
             start = initial_expert(self.shape, seed=config.seed)
         else:
             expert, parts, training = int(name), self.expert_members(int(name)), config.experts
-            start = self.final_expert(SEED_NAME)
+            start = self.expert_start()
         return ExpertJob(
             expert=expert,
             seed=config.seed,
@@ -139,10 +140,27 @@ class SomaRun:
             cluster_window_bytes=config.clusters.window_bytes,
         )
 
+    def expert_start(self) -> Expert:
+        """Weights before an expert's first update (Fig. 9).
+
+        choice: the paper names warm and random starts and a frozen random head. A random start here is the seed run's
+        own (all experts share it, as in appendix K); cold keeps the seed's trained E, since an expert's E is frozen.
+
+        Raises:
+            UserError: the seed run has no weights yet.
+        """
+        if self.config.start == "warm":
+            return self.final_expert(SEED_NAME)
+        initial = initial_expert(self.shape, seed=self.config.seed)
+        if self.config.start == "frozen_random_head":
+            return initial
+        return Expert(initial.theta, self.final_expert(SEED_NAME).decoder)
+
     def expert_members(self, cluster: int) -> Members:
-        """What an expert trains on, and the part of its cluster that nothing trains on."""
-        fraction = self.config.clusters.validation_fraction
-        return split_members(self.assignment(), cluster=cluster, validation_fraction=fraction, seed=self.config.seed)
+        """What an expert trains on, and the part of its windows that nothing trains on."""
+        clusters, seed = self.config.clusters, self.config.seed
+        shard, fraction = shard_of(cluster, config=clusters), clusters.validation_fraction
+        return split_members(self.assignment(), cluster=shard, validation_fraction=fraction, seed=seed)
 
     def seed_members(self) -> Members:
         """A sample of the windows that no expert is validated on, divided likewise."""
