@@ -63,6 +63,27 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+def device_for(name: str) -> torch.device:
+    """Where weights must lie for an implementation: the GPU for ``triton``, unless it is interpreted; else the CPU.
+
+    Raises:
+        UserError: ``triton`` is named, and there is no GPU or no package.
+    """
+    if name != "triton":
+        return torch.device("cpu")
+    if not has_triton():
+        raise missing_extra("triton", extra="gpu", needed_for="launch.implementation = triton")
+    if interprets_triton():
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UserError(
+            "the triton kernels need a CUDA GPU, and PyTorch sees none here",
+            where="launch.implementation = triton",
+            fix="use --launch.implementation auto",
+        )
+    return torch.device("cuda")
+
+
 def interprets_triton() -> bool:
     """Whether Triton was told to run kernels on CPU tensors, one operation at a time: for tests, very slow."""
     import triton

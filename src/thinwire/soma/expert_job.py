@@ -19,6 +19,7 @@ from thinwire.base.seeds import stream_key
 from thinwire.config.fingerprint import fingerprint
 from thinwire.data.shards import ByteShards
 from thinwire.data.windows import draw_training_windows
+from thinwire.kernels.dispatch import device_for
 from thinwire.kernels.expert_losses.api import expert_losses
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.routed_scores.api import decoder_inputs, routed_scores
@@ -133,12 +134,14 @@ def evaluate_update(job: ExpertJob, state: ExpertState, *, implementation: str, 
     config, update = job.config, state.update + 1
     learning_rate, epsilon = rates(state.plateau, config=config)
     batches = [batch_of(job, update=update, accumulation=a) for a in range(config.accumulation)]
+    device = device_for(implementation)
+    theta, decoder = state.expert.theta.to(device), state.expert.decoder.to(device)
 
     def losses(address: ProbeAddress) -> Tensor:
         return expert_losses(
-            state.expert.theta,
+            theta,
             shape=job.shape,
-            decoder=state.expert.decoder,
+            decoder=decoder,
             windows=batches[address.accumulation],
             address=address,
             directions=range(config.directions),
@@ -230,14 +233,14 @@ def _move(
         delta = torch.zeros_like(decoder)
         for windows in batches:
             hidden = decoder_inputs(
-                expert.theta,
+                expert.theta.to(device_for(implementation)),
                 shape=job.shape,
-                decoder=decoder,
+                decoder=decoder.to(device_for(implementation)),
                 windows=windows,
                 implementation=implementation,
                 threads=threads,
             )
-            delta += decoder_gradient(hidden, decoder=decoder, targets=windows[:, 1:])
+            delta += decoder_gradient(hidden.cpu(), decoder=decoder, targets=windows[:, 1:])
         delta /= len(batches)
         decoder, decoder_state = adam(decoder, delta, state=decoder_state, learning_rate=rate, weight_decay=0.0)
     return replace(
@@ -272,9 +275,9 @@ def validation_loss(job: ExpertJob, expert: Expert, *, implementation: str, thre
         window_bytes=job.cluster_window_bytes,
     )
     scores = routed_scores(
-        expert.theta[None],
+        expert.theta[None].to(device_for(implementation)),
         shape=job.shape,
-        decoder=expert.decoder,
+        decoder=expert.decoder.to(device_for(implementation)),
         windows=torch.from_numpy(windows),
         experts=torch.zeros(len(windows), 1, dtype=torch.int64),
         first_target=0,

@@ -71,3 +71,15 @@ def test_triton_named_without_the_package_names_the_extra(monkeypatch: pytest.Mo
     with pytest.raises(UserError, match=r"needs the package 'triton'[\s\S]*thinwire\[gpu\]"):
         choose("triton", like=torch.zeros(1))
     assert choose("auto", like=torch.zeros(1)) == "numba"
+
+
+def test_weights_of_triton_belong_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    import triton
+
+    assert [dispatch.device_for(name).type for name in ("auto", "numba", "reference", "triton")] == ["cpu"] * 4
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert dispatch.device_for("triton").type == "cuda"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="need a CUDA GPU, and PyTorch sees none"):
+        dispatch.device_for("triton")
