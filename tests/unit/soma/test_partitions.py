@@ -80,6 +80,24 @@ def test_a_random_head_must_be_frozen() -> None:
         check(wrong, where="here")
 
 
+def test_every_expert_trains_its_own_head(tiny_data: Path, tmp_path: Path) -> None:
+    """The wide controls (Table 2): Eq. (7) moves each expert's E; no two share it, and scores use each expert's own."""
+    for name in ("soma-wide-n1", "soma-wide-n2", "soma-wide-n8"):
+        wide = PRESETS[name]()
+        assert isinstance(wide, SomaConfig)
+        assert wide.experts.decoder == "trained"
+    config = replace(CONFIG, experts=replace(CONFIG.experts, decoder="trained"))
+    run = train_in_process(config, data=tiny_data, out=tmp_path / "run")
+    seed, heads = run.final_expert(SEED_NAME).decoder, [run.final_expert(str(expert)).decoder for expert in range(2)]
+    assert not any(torch.equal(head, seed) for head in heads)
+    assert not torch.equal(*heads)
+    assert torch.equal(load_ensemble(run.folder.root).decoder, torch.stack(heads))
+    replayed = rebuild(
+        run.job("0", corpus=Corpus.open(tiny_data)), run=run, name="0", update=6, compute=Compute(), progress=Silent()
+    )
+    assert replayed.agrees
+
+
 def test_records_made_before_these_settings_keep_their_fingerprint() -> None:
     """A setting at its default is left out, so a run recorded without it is the same run."""
     record = as_record(CONFIG)
