@@ -19,7 +19,7 @@ VERBS = {
     "train": "train a preset on a data folder, or go on with a run",
     "evaluate": "score a run on held-out text, beside baselines",
     "generate": "let a run continue a prompt",
-    "measure": "bytes that a run counted, beside the closed form",
+    "measure": "bytes or gradient noise of a run, beside the closed forms",
     "plan": "which codec fits a link and a deadline, from closed forms",
     "export": "a run's model as a stock Hugging Face Llama",
     "replay": "rebuild the weights of any update from the scalar log",

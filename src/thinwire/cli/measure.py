@@ -1,4 +1,4 @@
-"""``thinwire measure traffic RUN``: what a run counted on the wire, beside the closed form."""
+"""``thinwire measure WHAT RUN``: what can be measured of a run; ``traffic``, counted bytes beside the closed form."""
 
 import difflib
 import sys
@@ -12,7 +12,8 @@ import tyro
 from thinwire.base.errors import UserError
 from thinwire.base.files import write_json
 from thinwire.base.units import format_bytes, format_seconds
-from thinwire.cli.terminal import print_json, print_table
+from thinwire.cli.measure_variance import variance
+from thinwire.cli.terminal import print_columns, print_json, print_table
 from thinwire.comm.link import Link
 from thinwire.config.parse import parse
 from thinwire.plan import quantities
@@ -105,14 +106,14 @@ def _print(record: dict[str, Any]) -> None:
         ("an update", f"{record['tokens_per_step']:,} tokens"),
     ]
     print_table(rows)
-    _print_columns(
+    print_columns(
         ["sent for", "counted", "closed form", ""],
         [
             [tag, f"{found['counted_bytes']:,}", f"{found['closed_form_bytes']:,}", _verdict(found["is_equal"])]
             for tag, found in record["by_tag"].items()
         ],
     )
-    _print_columns(
+    print_columns(
         ["phase", "updates", "K/V an update", "a token", "of plain", ""],
         [_phase_cells(phase) for phase in record["phases"]],
     )
@@ -161,16 +162,8 @@ def _time(seconds: float) -> str:
     return format_seconds(seconds) if seconds >= 1 else f"{1000 * seconds:.2f} ms"
 
 
-def _print_columns(header: list[str], lines: list[list[str]]) -> None:
-    widths = [max(len(line[column]) for line in [header, *lines]) for column in range(len(header))]
-    sys.stdout.write("\n")
-    for line in [header, *lines]:
-        first, *rest = zip(line, widths, strict=True)
-        cells = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]
-        sys.stdout.write("  " + "  ".join(cells).rstrip() + "\n")
-
-
 MEASURES: dict[str, tuple[str, Callable[[list[str]], None]]] = {
     "traffic": ("bytes that a context-parallel run counted, beside the closed form", traffic),
+    "variance": ("a SOMA run's gradient noise, measured and predicted; what n_pert and B suit it", variance),
 }
 """What can be measured: in a few words, and the command."""

@@ -122,6 +122,16 @@ def print_table(rows: list[tuple[str, str]]) -> None:
         sys.stdout.write(f"  {name:<{width}}  {value}\n")
 
 
+def print_columns(header: list[str], lines: list[list[str]]) -> None:
+    """A table behind an empty line: the first column to the left, the others to the right."""
+    widths = [max(len(line[column]) for line in [header, *lines]) for column in range(len(header))]
+    sys.stdout.write("\n")
+    for line in [header, *lines]:
+        first, *rest = zip(line, widths, strict=True)
+        cells = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]
+        sys.stdout.write("  " + "  ".join(cells).rstrip() + "\n")
+
+
 def printable(text: bytes) -> str:
     """Bytes for a screen: UTF-8 where they are, and a replacement character for what is not or would steer it."""
     decoded = text.decode("utf-8", errors="replace")

@@ -16,7 +16,7 @@ from thinwire.kernels.expert_losses import reference
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.soma.model import Expert
 
-CHUNK_BYTES = 384 * 2**20
+CHUNK_BYTES = 192 * 2**20
 SAVED_PER_BYTE = (80, 1024)
 """Values that backpropagation keeps of one byte: so many times the width, and for the logits; rounded up."""
 ORDINARY_DENSITY, GAIN_DENSITY = 0.5, 1.0
