@@ -1,9 +1,9 @@
 """One wide expert's forward pass, layer by layer: each weight is read once for many positions.
 
 A wide expert's weights exceed the cache, so that reading all of them for every byte, as ``lane_forward`` does, leaves
-the arithmetic waiting. Here a chunk of input bytes passes each layer before the next begins. Only the LSTM's hidden part is
-sequential, and there all groups of lanes take a step together. The tile, the pointwise steps and the order of every
-sum are those of ``lane_forward``, so the bits are the same, whatever the chunks.
+the arithmetic waiting. Here a chunk of input bytes passes each layer before the next begins. Only the LSTM's hidden
+part is sequential, and there all groups of lanes take a step together. The tile, the pointwise steps and the order of
+every sum are those of ``lane_forward``, so the bits are the same, whatever the chunks.
 
 Legend: position t * groups + g is input byte t of lane group g; its record is described in ``wide_workspace``.
 """
@@ -14,7 +14,6 @@ from typing import no_type_check
 import numpy as np
 
 from thinwire.kernels.compiled import compiled
-from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.lane_forward import VOCABULARY, block_offsets
 from thinwire.kernels.lane_layout import Sizes
 from thinwire.kernels.lane_rows import (
@@ -29,16 +28,10 @@ from thinwire.kernels.lane_rows import (
     softmax_sums,
 )
 
-TERMS_AT_ONCE = 256
-"""Summed terms of a tile taken together: 16 KiB of weights and as much input stay in the first-level cache."""
+WEIGHTS_AT_ONCE = 256
+"""Summed terms of a tile taken together, times directions: 16 KiB of weights stay in the first-level cache."""
 POSITIONS_AT_ONCE = 16
 """Positions that a tile serves before the next tile: their inputs stay in the second-level cache."""
-WIDEST_IN_LANES = 64
-
-
-def is_wide(shape: ExpertShape) -> bool:
-    """Whether layer by layer is the faster way."""
-    return shape.width > WIDEST_IN_LANES
 
 
 @compiled
@@ -60,11 +53,12 @@ def gemm_positions(
     accumulate: int,
 ) -> None:
     """y_p = W x_p, or y_p += W x_p where ``accumulate``, for ``count`` positions p; sums over the terms in order."""
+    terms_at_once = WEIGHTS_AT_ONCE // len(mix)
     for first in range(0, count, POSITIONS_AT_ONCE):
         last = min(first + POSITIONS_AT_ONCE, count)
         for tile in range(num_tiles):
-            for term in range(0, terms, TERMS_AT_ONCE):
-                num = min(TERMS_AT_ONCE, terms - term)
+            for term in range(0, terms, terms_at_once):
+                num = min(terms_at_once, terms - term)
                 w = weights + tile * tile_floats + term * TILE_ROWS
                 for p in range(first, last):
                     source = x_start + p * x_stride + term * LANES

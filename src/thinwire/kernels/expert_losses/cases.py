@@ -39,12 +39,33 @@ CASES = (
     LossCase("small radius", ExpertShape(width=32), 16, 32, 2, epsilon=1e-5),
 )
 
+# Experts whose weights exceed a core's cache; kept apart because FP64 and interpreted kernels take long over them.
+WIDE_CASES = (
+    LossCase("wide, one byte, one window, one direction", ExpertShape(width=509), 1, 1, 1),
+    LossCase("wide, odd batch", ExpertShape(width=181), 5, 7, 3),
+    LossCase("wide, batch past four lane groups", ExpertShape(width=70), 67, 5, 1),
+    LossCase("wide, no projections", ExpertShape(width=70, embed_width=70), 17, 6, 2),
+    LossCase("wide, projections, four directions share the lanes", ExpertShape(width=70), 3, 9, 5),
+    LossCase("wide, all bytes equal", ExpertShape(width=70, depth=3), 4, 12, 2, text="constant"),
+    LossCase("wide, extreme weights", ExpertShape(width=181), 6, 8, 2, weights="extreme"),
+    LossCase("paper, d = 509, small batch", ExpertShape(width=509), 16, 4, 1),
+)
+
 # The paper's update (appendix E), and many directions on few windows, where our own recipe spends its forwards.
 BENCH_CASES = (
     LossCase("d = 32, T = 1,024, 64 directions x 64 windows", ExpertShape(width=32), 64, 1024, 64),
     LossCase("d = 32, T = 1,024, 1,024 directions x 16 windows", ExpertShape(width=32), 16, 1024, 1024),
     LossCase("d = 32, T = 1,024, 1,024 directions x 8 windows", ExpertShape(width=32), 8, 1024, 1024),
     LossCase("d = 32, T = 1,024, 1,024 directions x 4 windows", ExpertShape(width=32), 4, 1024, 1024),
+)
+
+# The paper's wide experts at its batch. Two directions and short windows: a round of all three takes about ten seconds,
+# where an update at 64 directions and 1,024 bytes would take a quarter of an hour. The time loop is the same; what a
+# direction costs once (probe, packing, table) is more of a share than in training.
+WIDE_BENCH_CASES = (
+    LossCase("d = 181, T = 512, 2 directions x 64 windows", ExpertShape(width=181), 64, 512, 2),
+    LossCase("d = 361, T = 256, 2 directions x 64 windows", ExpertShape(width=361), 64, 256, 2),
+    LossCase("d = 509, T = 128, 2 directions x 64 windows", ExpertShape(width=509), 64, 128, 2),
 )
 
 

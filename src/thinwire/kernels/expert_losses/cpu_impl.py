@@ -13,13 +13,13 @@ from thinwire.base.seeds import StreamKey
 from thinwire.kernels.compiled import compiled
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.lane_forward import build_table, forward_lanes, pack_weights
-from thinwire.kernels.lane_layout import Sizes, directions_per_group, lane_tokens, pack_decoder, sizes_of
+from thinwire.kernels.lane_layout import Sizes, lane_tokens, pack_decoder, sizes_of
 from thinwire.kernels.lane_workspace import LaneWorkspace
 from thinwire.kernels.sign_probe.cpu_impl import perturb
 from thinwire.kernels.sign_probe.reference import gain_words
 from thinwire.kernels.threads import for_each
-from thinwire.kernels.wide_forward import forward_wide, is_wide
-from thinwire.kernels.wide_workspace import WideWorkspace, directions_together
+from thinwire.kernels.wide_forward import forward_wide
+from thinwire.kernels.wide_workspace import WideWorkspace, directions_together, is_wide
 
 
 @compiled
@@ -124,8 +124,8 @@ def expert_losses(
     Lanes never mix, so the result does not depend on which directions share them, nor on the threads.
     """
     sizes, num_windows, input_bytes = sizes_of(shape), len(windows), windows.shape[1] - 1
-    wide = is_wide(shape)
-    together = directions_together(num_windows, sizes=sizes) if wide else directions_per_group(num_windows)
+    together = directions_together(num_windows, sizes=sizes)
+    wide = is_wide(sizes, directions=together)
     always, packed_decoder = gain_words(shape), pack_decoder(decoder, sizes=sizes)
     tokens = lane_tokens(windows, directions=together)
     signed = [(direction, sign) for direction in directions for sign in signs]

@@ -9,6 +9,9 @@ from thinwire.kernels.lane_forward import build_table, forward_lanes, logits_off
 from thinwire.kernels.lane_layout import LANES, Sizes, lane_tokens, pack_decoder, sizes_of
 from thinwire.kernels.lane_workspace import LaneWorkspace
 from thinwire.kernels.threads import for_each
+from thinwire.kernels.wide_windows import decoder_inputs as wide_decoder_inputs
+from thinwire.kernels.wide_windows import read_windows
+from thinwire.kernels.wide_workspace import WideWorkspace, is_wide
 
 NO_HIDDEN = (0, 0, 0)
 ONE = (0,)
@@ -58,8 +61,14 @@ def routed_scores(
     scores = np.empty((*experts.shape, length - first_target))
     no_hidden = np.empty(NO_HIDDEN, np.float32)
 
-    def run(task: _Task, work: LaneWorkspace) -> None:
+    def run(task: _Task, work: LaneWorkspace | WideWorkspace) -> None:
         packed_decoder = packed_decoders[task.expert if len(packed_decoders) > 1 else 0]
+        if isinstance(work, WideWorkspace):
+            tokens = lane_tokens(windows[task.rows])
+            theta = thetas[task.expert]
+            by_lane = read_windows(theta, packed_decoder=packed_decoder, sizes=sizes, tokens=tokens, work=work)
+            scores[task.rows, task.slots] = by_lane[: len(task.rows), first_target:]
+            return
         _load(thetas[task.expert], packed_decoder, sizes, work)
         for group, tokens in enumerate(lane_tokens(windows[task.rows])):
             work.state[:] = 0.0
@@ -78,7 +87,9 @@ def routed_scores(
             rows, slots = (part[group * LANES : (group + 1) * LANES] for part in (task.rows, task.slots))
             scores[rows, slots] = work.log_probability[first_target:, : len(rows)].T
 
-    def workspace() -> LaneWorkspace:
+    def workspace() -> LaneWorkspace | WideWorkspace:
+        if is_wide(sizes, directions=1):
+            return WideWorkspace.for_sizes(sizes, num_groups=WINDOWS_PER_TASK // LANES, input_bytes=length)
         return LaneWorkspace.for_sizes(sizes, input_bytes=length)
 
     for_each(_tasks(experts), run, make_workspace=workspace, threads=threads)
@@ -90,6 +101,9 @@ def decoder_inputs(
 ) -> np.ndarray:
     """float32 [B, T, d_E]: h at every position of windows [B, T + 1]."""
     sizes = sizes_of(shape)
+    if is_wide(sizes, directions=1):
+        packed_decoder = pack_decoder(decoder, sizes=sizes)
+        return wide_decoder_inputs(theta, sizes=sizes, packed_decoder=packed_decoder, windows=windows, threads=threads)
     packed_decoder, tokens = pack_decoder(decoder, sizes=sizes), lane_tokens(windows)
     num_windows, length = len(windows), windows.shape[1] - 1
     hidden = np.empty((len(tokens), length, shape.embed_width, LANES), np.float32)
