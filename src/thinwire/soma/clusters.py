@@ -73,6 +73,7 @@ def fit_router(
             min_documents=config.min_documents,
             num_components=config.components,
             seed=int(numpy_generator(seed, "cluster-svd").integers(2**31)),
+            progress=progress,
         )
     except TooFewWordsError as error:
         raise _too_few_words(config, num_windows=len(sample)) from error
@@ -93,6 +94,33 @@ def assign(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Int32[np.ndarray, " num_windows"]:
+    """``nearest_clusters``, none of which may stay empty.
+
+    Raises:
+        UserError: no window is nearest to some cluster's centroid.
+    """
+    assignment = nearest_clusters(
+        read_windows, router=router, num_windows=num_windows, threads=threads, progress=progress
+    )
+    sizes = np.bincount(assignment, minlength=router.num_clusters)
+    if np.any(sizes == 0):
+        empty = ", ".join(str(j) for j in np.flatnonzero(sizes == 0))
+        raise UserError(
+            f"no window is nearest to the centroid of cluster {empty}; the sizes are {sizes.tolist()}",
+            where="clusters.num_clusters",
+            fix=f"ask for fewer clusters than {router.num_clusters}, or give more text",
+        )
+    return assignment
+
+
+def nearest_clusters(
+    read_windows: ReadWindows,
+    *,
+    router: Router,
+    num_windows: int,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> Int32[np.ndarray, " num_windows"]:
     """Each window's nearest centroid, in chunks of ``CHUNK_WINDOWS``; the result does not depend on ``threads``.
 
     choice: a window without a known word goes where the pipeline puts the zero row (opposite to the mean), as the
@@ -101,9 +129,6 @@ def assign(
     Args:
         threads: chunks at work at once; compiled code does nearly all of it and holds no lock. Windows are read by
             the caller's thread, and at most one chunk a thread waits, so memory does not grow with the corpus.
-
-    Raises:
-        UserError: no window is nearest to some cluster's centroid.
     """
     assignment = np.zeros(num_windows, np.int32)
     if router.num_clusters > 1:
@@ -116,14 +141,6 @@ def assign(
             done += len(nearest)
             task.advance(len(nearest))
         task.close()
-    sizes = np.bincount(assignment, minlength=router.num_clusters)
-    if np.any(sizes == 0):
-        empty = ", ".join(str(j) for j in np.flatnonzero(sizes == 0))
-        raise UserError(
-            f"no window is nearest to the centroid of cluster {empty}; the sizes are {sizes.tolist()}",
-            where="clusters.num_clusters",
-            fix=f"ask for fewer clusters than {router.num_clusters}, or give more text",
-        )
     return assignment
 
 

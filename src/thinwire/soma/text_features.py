@@ -15,6 +15,7 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from thinwire.base.progress import Progress, Silent
 from thinwire.soma.similarity import unit_rows
 from thinwire.soma.word_counts import WordCounts
 
@@ -56,7 +57,13 @@ def tfidf_rows(counts: WordCounts, *, idf: Float32[np.ndarray, " F"]) -> csr_mat
 
 
 def fit_features(
-    texts: list[str], *, max_features: int, min_documents: int, num_components: int, seed: int
+    texts: list[str],
+    *,
+    max_features: int,
+    min_documents: int,
+    num_components: int,
+    seed: int,
+    progress: Progress | None = None,
 ) -> FittedFeatures:
     """Fit on ``texts``; the same result for any number of threads.
 
@@ -66,6 +73,8 @@ def fit_features(
     Raises:
         TooFewWordsError: nothing to tell texts apart by.
     """
+    progress = progress or Silent()
+    task = progress.task("count words", None)
     vectorizer = tfidf_vectorizer(max_features=max_features, min_df=min_documents)
     try:
         rows = csr_matrix(vectorizer.fit_transform(texts))
@@ -74,9 +83,12 @@ def fit_features(
     rows = rows[np.diff(rows.indptr) > 0]  # choice: texts without a word lie on one point and would bend the balance
     if min(rows.shape) < 2:
         raise TooFewWordsError(f"{rows.shape[1]} terms in {rows.shape[0]} texts")
+    task.close()
+    task = progress.task("singular vectors", None)
     svd = TruncatedSVD(min(num_components, min(rows.shape) - 1), random_state=seed)
     with threadpool_limits(limits=1):  # BLAS adds in another order with other threads
         reduced = svd.fit_transform(rows).astype(np.float32)
+    task.close()
     mean = np.asarray(np.mean(reduced, axis=0, dtype=np.float64), np.float32)
     return FittedFeatures(
         vocabulary=tuple(vectorizer.get_feature_names_out().tolist()),
