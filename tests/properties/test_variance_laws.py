@@ -128,10 +128,11 @@ def test_one_sided_variance_from_single_directions(measured: list[Measured], pro
     assert predicted / central == pytest.approx(n / (n - 1), rel=0.02)
 
 
-def test_curvature_shows_in_one_sided_differences_at_a_large_epsilon(measured: list[Measured]) -> None:
+def test_curvature_shows_in_one_sided_differences_at_a_large_epsilon() -> None:
     """At eps = 0.3 the even part of the loss is no longer small: central differences do not see it."""
     large, batch = subject(0, epsilon=0.3), windows(2, seed=0)
-    sample = sample_directions(large, windows=batch, address=measured[0].sample.address, directions=1000)
+    address = ProbeAddress(stream_key(3, "probe", 0), 1)
+    sample = sample_directions(large, windows=batch, address=address, directions=2000)
     even = (sample.losses.sum(axis=1) / 2 - sample.losses.mean()) / sample.epsilon
     added = float(even.var(ddof=1)) * probe_density(SHAPE).sum() / 64
     ratio = one_sided_spread(sample, directions=64).variance - central_spread(sample, directions=64).variance * 64 / 63
