@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from thinwire.kernels.expert_losses.cases import CASES
+from thinwire.kernels.expert_losses.cases import CASES, LossCase
+from thinwire.kernels.expert_shape import ExpertShape
 
 CONTRACT_KEYS = {
     "case",
@@ -27,11 +28,13 @@ CONTRACT_KEYS = {
 def bench(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """bench/kernels.py on a tiny shape."""
     monkeypatch.syspath_prepend(repository / "bench")
-    for name in ("peak", "measuring", "kernels"):
+    for name in ("peak", "measuring", "sgemm", "kernels"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     module = importlib.import_module("kernels")
     monkeypatch.setattr(module, "BENCH_CASES", CASES[1:2])
     monkeypatch.setattr(module, "CASES", CASES[:3])
+    monkeypatch.setattr(module, "WIDE_BENCH_CASES", ())
+    monkeypatch.setattr(module, "WIDE_CASES", ())
     peak = importlib.import_module("peak")
     monkeypatch.setattr(peak, "PEAK_ROUNDS", 1000)
     monkeypatch.setattr(peak, "MATRIX_SIZE", 64)
@@ -49,6 +52,26 @@ def test_rows_hold_the_contracts_keys_and_agree_with_each_other(
     assert row["second_core_gain"] == pytest.approx(row["byte_forwards_per_s"] / row["one_core_byte_forwards_per_s"])
     operations = row["one_core_byte_forwards_per_s"] * CASES[1].shape.operations_per_byte
     assert row["fraction_of_fma_peak"] == pytest.approx(operations / row["fma_peak_flops_per_s"])
+
+
+def test_wide_experts_are_compared_with_the_products_they_are_made_of(
+    bench: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = LossCase("projections", ExpertShape(width=12, depth=3, embed_width=20), 4, 10, 1)
+    monkeypatch.setattr(bench, "WIDE_BENCH_CASES", (case,))
+    assert bench.main(["--json", "--repeats", "2", "--only", "wide"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    best = max(row["torch_sgemm_flops_per_s"], row["numpy_sgemm_flops_per_s"])
+    assert row["sgemm_flops_per_s"] == best
+    done = 2 * (3 * 16 * 12**2 - 4 * 12**2 + 12 * 20 + 256 * 20)  # no block-1 input weights, no projection in
+    assert row["fraction_of_sgemm"] == pytest.approx(row["one_core_byte_forwards_per_s"] * done / best)
+    assert row["counted_fraction_of_sgemm"] > row["fraction_of_sgemm"]
+    assert bench.main(["--repeats", "1", "--only", "wide"]) == 0
+    assert "of sgemm" in capsys.readouterr().out
+    sgemm = importlib.import_module("sgemm")
+    steps, batch = sgemm.CHUNK_STEPS, 4
+    operations = sum(product.operations for product in sgemm.products_of(case.shape, batch=batch))
+    assert operations == 2 * batch * steps * (3 * 16 - 4) * 12**2
 
 
 def test_no_speed_is_printed_for_a_wrong_kernel(

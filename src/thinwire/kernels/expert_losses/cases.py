@@ -59,13 +59,13 @@ BENCH_CASES = (
     LossCase("d = 32, T = 1,024, 1,024 directions x 4 windows", ExpertShape(width=32), 4, 1024, 1024),
 )
 
-# The paper's wide experts at its batch. Two directions and short windows: a round of all three takes about ten seconds,
-# where an update at 64 directions and 1,024 bytes would take a quarter of an hour. The time loop is the same; what a
-# direction costs once (probe, packing, table) is more of a share than in training.
+# The paper's wide experts at its batch. One direction and short windows: a round of all three takes some 15 seconds, an
+# update of 64 directions at 1,024 bytes a quarter of an hour. The time loop is the same; what each direction costs once
+# (probe, packing, table) has a larger share here than in training.
 WIDE_BENCH_CASES = (
-    LossCase("d = 181, T = 512, 2 directions x 64 windows", ExpertShape(width=181), 64, 512, 2),
-    LossCase("d = 361, T = 256, 2 directions x 64 windows", ExpertShape(width=361), 64, 256, 2),
-    LossCase("d = 509, T = 128, 2 directions x 64 windows", ExpertShape(width=509), 64, 128, 2),
+    LossCase("d = 181, T = 256, 1 direction x 64 windows", ExpertShape(width=181), 64, 256, 1),
+    LossCase("d = 361, T = 96, 1 direction x 64 windows", ExpertShape(width=361), 64, 96, 1),
+    LossCase("d = 509, T = 64, 1 direction x 64 windows", ExpertShape(width=509), 64, 64, 1),
 )
 
 
