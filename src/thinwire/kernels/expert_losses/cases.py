@@ -63,9 +63,9 @@ BENCH_CASES = (
 # update of 64 directions at 1,024 bytes a quarter of an hour. The time loop is the same; what each direction costs once
 # (probe, packing, table) has a larger share here than in training.
 WIDE_BENCH_CASES = (
-    LossCase("d = 181, T = 256, 1 direction x 64 windows", ExpertShape(width=181), 64, 256, 1),
-    LossCase("d = 361, T = 96, 1 direction x 64 windows", ExpertShape(width=361), 64, 96, 1),
-    LossCase("d = 509, T = 64, 1 direction x 64 windows", ExpertShape(width=509), 64, 64, 1),
+    LossCase("d = 181, T = 192, 1 direction x 64 windows", ExpertShape(width=181), 64, 192, 1),
+    LossCase("d = 361, T = 64, 1 direction x 64 windows", ExpertShape(width=361), 64, 64, 1),
+    LossCase("d = 509, T = 48, 1 direction x 64 windows", ExpertShape(width=509), 64, 48, 1),
 )
 
 
