@@ -150,6 +150,9 @@ def test_the_sum_over_pairs_equals_outer_products() -> None:
             np.einsum("p,pi,pj->ij", signs, a, b) if len(slot.shape) == 2 else np.einsum("p,pi,pi->i", signs, a, b)
         )
         np.testing.assert_allclose(found[slot.start : slot.stop], expected.ravel(), atol=1e-10)
+    np.testing.assert_array_equal(
+        perturbation_sum(signs, shape=shape, address=ADDRESS, first_pair=40, threads=2), found
+    )
     parts = [(0, 216), (216, 300)]  # 40 + 216 = 256, the end of a block
     added = sum(perturbation_sum(signs[a:b], shape=shape, address=ADDRESS, first_pair=40 + a) for a, b in parts)
     np.testing.assert_array_equal(added, found)

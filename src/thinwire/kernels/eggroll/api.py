@@ -161,7 +161,8 @@ def sign_update(
     shape: EggrollShape,
     rules: EggrollRules,
     address: NoiseAddress,
+    threads: int = 1,
 ) -> Moved:
     """The weights after one update from the signs of all pairs 0..n-1; nothing is changed in place."""
-    total = perturbation_sum(signs, shape=shape, address=address)
+    total = perturbation_sum(signs, shape=shape, address=address, threads=threads)
     return move(theta, total, num_pairs=len(signs), rules=rules)

@@ -142,17 +142,27 @@ def fill_normals(
                     out[at + lane] = table[(words[k // 2, lane] >> shift) & np.uint32(0xFFFF)]
 
 
+@compiled
+@no_type_check
+def _rows_of_lanes(runs: np.ndarray, lanes: np.ndarray, out: np.ndarray) -> None:
+    """Normals in rows of lanes -> one row a pair, [pairs <= 16, num_normals], without the padding."""
+    start = 0
+    for run in range(runs.shape[0]):
+        size, row = runs[run, 1], runs[run, 2]
+        for lane in range(out.shape[0]):
+            for k in range(size):
+                out[lane, start + k] = lanes[(row + k) * LANES + lane]
+        start += size
+
+
 def pair_rows(address: NoiseAddress, *, shape: EggrollShape, pairs: range) -> np.ndarray:
-    """float32 [pairs, num_normals]: ``noise.pair_normals``, the same bits."""
+    """float64 [pairs, num_normals]: ``noise.pair_normals``, the same numbers."""
     (p, runs), table = layout_of(shape), normal_table()
-    rows = np.concatenate([np.arange(row, row + size) for _, size, row in runs])
-    out = np.empty((len(pairs), shape.num_normals), np.float32)
-    lanes = aligned_floats(p.noise)
+    out, lanes = np.empty((len(pairs), shape.num_normals)), aligned_floats(p.noise)
     for first in range(0, len(pairs), LANES):
         numbers = np.array([pairs[min(first + lane, len(pairs) - 1)] for lane in range(LANES)])
         fill_normals(runs, *address.key, numbers, address.update, table, 0, lanes)
-        some = out[first : first + LANES]
-        some[:] = lanes.reshape(-1, LANES)[rows].T[: len(some)]
+        _rows_of_lanes(runs, lanes, out[first : first + LANES])
     return out
 
 

@@ -4,6 +4,7 @@ Z = sum_i f_i a_i b_i^T over pairs, a product over pairs in blocks of ``PAIRS_PE
 added in FP64 in their order, so ranges of whole blocks, summed in order, are the whole sum.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from thinwire.kernels.eggroll.cpu_impl import pair_rows
 from thinwire.kernels.eggroll.noise import NoiseAddress
 from thinwire.kernels.eggroll.reference import factors
 from thinwire.kernels.eggroll.shape import EggrollRules, EggrollShape
+from thinwire.kernels.threads import for_each
 
 PAIRS_PER_BLOCK = 256
 
@@ -30,26 +32,42 @@ class Moved(NamedTuple):
 
 
 def perturbation_sum(
-    signs: np.ndarray, *, shape: EggrollShape, address: NoiseAddress, first_pair: int = 0
+    signs: np.ndarray, *, shape: EggrollShape, address: NoiseAddress, first_pair: int = 0, threads: int = 1
 ) -> np.ndarray:
     """float64 [M]: sum_i f_i of a_i b_i^T (matrices) or n_i m_i (vectors), normals drawn again by address.
 
     Args:
         signs: [n], f of the pairs from ``first_pair`` on.
+        threads: as many blocks at once, added in their order; each needs M numbers of memory.
     """
     total, last = np.zeros(shape.num_parameters), first_pair + len(signs)
-    starts = [first_pair, *range(first_pair - first_pair % PAIRS_PER_BLOCK + PAIRS_PER_BLOCK, last, PAIRS_PER_BLOCK)]
-    for first in starts:
-        some = range(first, min(first - first % PAIRS_PER_BLOCK + PAIRS_PER_BLOCK, last))
-        f = np.asarray(signs[some.start - first_pair : some.stop - first_pair], np.float64)[:, None]
-        normals = torch.from_numpy(pair_rows(address, shape=shape, pairs=some).astype(np.float64))
-        noise = factors(normals, shape=shape)
-        for slot in shape.slots:
-            a, b = (part.numpy() for part in noise[slot.name])
-            weighted = f * a
-            found = weighted.T @ b if len(slot.shape) == 2 else (weighted * b).sum(axis=0)
-            total[slot.start : slot.stop] += found.ravel()
+    second = first_pair - first_pair % PAIRS_PER_BLOCK + PAIRS_PER_BLOCK
+    edges = [first_pair, *range(second, last, PAIRS_PER_BLOCK), last]
+    blocks = [range(start, stop) for start, stop in itertools.pairwise(edges)]
+    parts = np.empty((min(threads, len(blocks)), shape.num_parameters))
+    for first in range(0, len(blocks), len(parts)):
+        some = blocks[first : first + len(parts)]
+
+        def add(index: int, _: None, some: list[range] = some) -> None:
+            pairs = some[index]
+            f = np.asarray(signs[pairs.start - first_pair : pairs.stop - first_pair], np.float64)
+            _sum_block(f, pairs, shape=shape, address=address, out=parts[index])
+
+        for_each(range(len(some)), add, make_workspace=lambda: None, threads=threads)
+        for part in parts[: len(some)]:
+            total += part
     return total
+
+
+def _sum_block(f: np.ndarray, pairs: range, *, shape: EggrollShape, address: NoiseAddress, out: np.ndarray) -> None:
+    noise = factors(torch.from_numpy(pair_rows(address, shape=shape, pairs=pairs)), shape=shape)
+    for slot in shape.slots:
+        a, b = (part.numpy() for part in noise[slot.name])
+        weighted, target = f[:, None] * a, out[slot.start : slot.stop]
+        if len(slot.shape) == 2:
+            np.matmul(weighted.T, b, out=target.reshape(slot.shape))
+        else:
+            (weighted * b).sum(axis=0, out=target)
 
 
 def threshold(num_pairs: int, *, rules: EggrollRules) -> float:
