@@ -23,10 +23,10 @@ from thinwire.kernels.threads import for_each
 
 MIX = (0,)
 ROW_PAD = 16
-SMALL_WEIGHT_BYTES = 2**20
-GROUPS_OF_SMALL, GROUPS_OF_LARGE = 1, 8
-"""Pair groups (32 members each) of a chunk: one where the weights stay in the cache beside its normals, else several,
-so that weights read from memory serve them all."""
+GROUPS_BY_WEIGHT_BYTES = ((2**20, 1), (2**23, 2))
+GROUPS_OF_LARGER = 8
+"""Pair groups (32 members each) of a chunk: weights up to so many bytes, and beyond. Few, so that their normals stay
+in the cache between two bytes; several only where the weights themselves come from memory and should serve them all."""
 
 
 class Layout(NamedTuple):
@@ -221,7 +221,8 @@ def _put_state(state: np.ndarray, streams: np.ndarray, out: np.ndarray, *, shape
 
 def pair_groups_at_once(shape: EggrollShape) -> int:
     """How many groups of 16 pairs a chunk holds; memory depends on it, results do not."""
-    return GROUPS_OF_SMALL if 4 * shape.num_parameters <= SMALL_WEIGHT_BYTES else GROUPS_OF_LARGE
+    weight_bytes = 4 * shape.num_parameters
+    return next((groups for most, groups in GROUPS_BY_WEIGHT_BYTES if weight_bytes <= most), GROUPS_OF_LARGER)
 
 
 def losses(
