@@ -207,12 +207,21 @@ class Buffer:
         load.align = 4
         return load
 
-    def vector_at(self, index: Any) -> Any:
-        """16 consecutive numbers."""
+    def pointer(self, index: Any, kind: Any) -> Any:
+        """Where the ``kind`` that begins with number ``index`` lies."""
         position = self.builder.gep(self._start, [self.builder.add(self._offset, index)])
-        load = self.builder.load(self.builder.bitcast(position, VECTOR.as_pointer()))
+        return self.builder.bitcast(position, kind.as_pointer())
+
+    def vector_at(self, index: Any, kind: Any = VECTOR) -> Any:
+        """Consecutive numbers from ``index`` on, 16 unless ``kind`` says otherwise."""
+        load = self.builder.load(self.pointer(index, kind))
         load.align = 4
         return load
+
+    def store_at(self, index: Any, value: Any) -> None:
+        """A vector's numbers from ``index`` on."""
+        store = self.builder.store(value, self.pointer(index, value.type))
+        store.align = 4
 
     def store(self, row: Any, value: Any) -> None:
         store = self.builder.store(value, self._row(row, value.type))

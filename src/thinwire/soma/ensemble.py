@@ -1,6 +1,7 @@
 """What does a trained run say?  Experts, router and decoder as plain objects: score bytes, route a prefix (Eq. 1)."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,13 +12,16 @@ from torch import Tensor
 
 from thinwire.base.errors import UserError
 from thinwire.base.progress import Progress, Silent
+from thinwire.kernels.dispatch import choose
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.routed_scores.api import routed_scores
+from thinwire.kernels.routed_scores.resident import ResidentExperts
 from thinwire.soma.model import stack_thetas
 from thinwire.soma.router import Router, Routes
 from thinwire.soma.run import SEED_NAME, SomaRun
 
-WINDOWS_PER_CHUNK = 512
+WINDOWS_PER_CHUNK = 1024
+"""With 256 experts and four a window, about 16 windows an expert. Scores of a chunk: 25 MB."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,11 @@ class Ensemble:
     @property
     def num_experts(self) -> int:
         return self.thetas.shape[0]
+
+    @cached_property
+    def resident(self) -> ResidentExperts:
+        """The experts packed for the CPU, kept from call to call; each is packed when it is first chosen."""
+        return ResidentExperts(self.thetas.numpy(), shape=self.shape, decoder=self.decoder.numpy())
 
     def route(self, prefixes: list[bytes], *, active_experts: int | None = None) -> Routes:
         """Which experts answer for each prefix; ``active_experts`` overrides k."""
@@ -112,22 +121,31 @@ def score_windows(
         else:
             chosen = experts[start : start + WINDOWS_PER_CHUNK]
             weights = np.full(chosen.shape, 1.0 / chosen.shape[1])
-        scores = routed_scores(
-            ensemble.thetas,
-            shape=ensemble.shape,
-            decoder=ensemble.decoder,
-            windows=torch.tensor(part),
-            experts=torch.from_numpy(chosen),
-            first_target=ensemble.prefix_bytes,
-            implementation=implementation,
-            threads=threads,
-        )
+        scores = _scores(ensemble, torch.tensor(part), experts=chosen, implementation=implementation, threads=threads)
         mixed = torch.logsumexp(scores + torch.from_numpy(np.log(weights))[..., None], dim=1)
         mixture.append(-mixed.mean(dim=-1).numpy())
         single.append(-scores.mean(dim=-1).numpy())
         task.advance(len(part))
     task.close()
     return WindowLosses(np.concatenate(mixture), np.concatenate(single))
+
+
+def _scores(
+    ensemble: Ensemble, windows: Tensor, *, experts: np.ndarray, implementation: str, threads: int
+) -> Float64[Tensor, "n k S"]:
+    """log p of every scored byte under each window's experts."""
+    on_cpu = choose(implementation, like=ensemble.thetas) == "numba"
+    return routed_scores(
+        ensemble.thetas,
+        shape=ensemble.shape,
+        decoder=ensemble.decoder,
+        windows=windows,
+        experts=torch.from_numpy(experts),
+        first_target=ensemble.prefix_bytes,
+        implementation=implementation,
+        threads=threads,
+        resident=ensemble.resident if on_cpu else None,
+    )
 
 
 def score_bytes(
@@ -147,13 +165,8 @@ def score_bytes(
             fix=f"give at least {ensemble.prefix_bytes + 2} bytes",
         )
     route = ensemble.route([text[: ensemble.prefix_bytes]], active_experts=active_experts)
-    scores = routed_scores(
-        ensemble.thetas,
-        shape=ensemble.shape,
-        decoder=ensemble.decoder,
-        windows=torch.frombuffer(bytearray(text), dtype=torch.uint8)[None],
-        experts=torch.from_numpy(route.experts.astype(np.int64)),
-        first_target=ensemble.prefix_bytes,
-        threads=threads,
-    )[0]
+    window = torch.frombuffer(bytearray(text), dtype=torch.uint8)[None]
+    scores = _scores(ensemble, window, experts=route.experts.astype(np.int64), implementation="auto", threads=threads)[
+        0
+    ]
     return torch.logsumexp(scores + torch.from_numpy(np.log(route.weights[0]))[:, None], dim=0).numpy()

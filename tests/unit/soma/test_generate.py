@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from thinwire.kernels.routed_scores.cpu_impl import ByteStepper
+from thinwire.kernels.routed_scores.resident import ResidentExperts
+from thinwire.kernels.routed_scores.writing import Reading, read_text
 from thinwire.soma.ensemble import Ensemble, load_ensemble, score_bytes
-from thinwire.soma.generate import CONTEXT_BYTES, REROUTE_BYTES, generate, sample_byte
+from thinwire.soma.generate import CONTEXT_BYTES, REROUTE_BYTES, generate, generate_batch, sample_byte
+from thinwire.soma.router import Router, Routes
 
 PROMPT = b"harbour anchor sailor rigging compass lantern seagull"
 OTHER = b" butter pepper skillet onion saucepan vinegar pastry garlic simmer kettle"
@@ -53,16 +55,51 @@ def test_an_empty_prompt_starts_cold(ensemble: Ensemble) -> None:
 def test_a_long_prompt_is_read_by_its_last_1024_bytes(ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch) -> None:
     readings: list[bytes] = []
 
-    class Listening(ByteStepper):
-        def read(self, text: np.ndarray) -> np.ndarray:
-            readings.append(text.tobytes())
-            return super().read(text)
+    def listening(model: ResidentExperts, expert: int, text: bytes) -> Reading:
+        readings.append(text)
+        return read_text(model, expert, text)
 
-    monkeypatch.setattr("thinwire.soma.generate.ByteStepper", Listening)
+    monkeypatch.setattr("thinwire.soma.generate.read_text", listening)
     prompt = OTHER * 20 + (PROMPT * 30)[-CONTEXT_BYTES:]
     written = generate(ensemble, prompt, num_bytes=2)
-    assert readings == [prompt[-CONTEXT_BYTES:], written.text[:1], written.text[1:]]
+    assert readings == [prompt[-CONTEXT_BYTES:]]
     assert written.prompt == prompt
+    assert written.text == generate(ensemble, prompt[-CONTEXT_BYTES:], num_bytes=2).text
+
+
+def test_an_expert_that_stays_reads_on_and_one_that_joins_reads_what_it_missed(
+    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expert 0 writes the first part; both write the second."""
+    calls: list[tuple[int, bytes]] = []
+
+    def listening(model: ResidentExperts, expert: int, text: bytes) -> Reading:
+        calls.append((expert, text))
+        return read_text(model, expert, text)
+
+    chosen = [[0], [1, 0]]
+
+    def route(*_: object, **__: object) -> Routes:
+        experts = np.array([chosen[len(calls)]], np.int32)
+        like = np.ones(experts.shape)
+        return Routes(experts, like.astype(np.float32), like / experts.size, np.zeros(1, np.bool_))
+
+    monkeypatch.setattr("thinwire.soma.generate.read_text", listening)
+    monkeypatch.setattr(Router, "route", route)
+    written = generate(ensemble, PROMPT, num_bytes=REROUTE_BYTES + 4)
+    assert calls == [(0, PROMPT), (1, PROMPT + written.text[:REROUTE_BYTES])]
+    assert written.experts == [(0, [0], [1.0]), (REROUTE_BYTES, [1, 0], [0.5, 0.5])]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("active_experts", [1, 2])
+def test_a_batch_is_what_each_prompt_gives_alone(ensemble: Ensemble, threads: int, active_experts: int) -> None:
+    prompts = [PROMPT, OTHER, b"", b"\xff" * 40, PROMPT, PROMPT + OTHER, OTHER * 30]
+    several = replace(ensemble, active_experts=active_experts)
+    arguments = {"num_bytes": REROUTE_BYTES + 20, "seed": 5}
+    together = generate_batch(several, prompts, threads=threads, **arguments)
+    assert together == [generate(several, prompt, **arguments) for prompt in prompts]
+    assert generate_batch(several, [], **arguments) == []
 
 
 def test_routing_once_keeps_its_experts_and_refreshing_asks_again(ensemble: Ensemble) -> None:

@@ -8,6 +8,7 @@ from thinwire.kernels.dispatch import Precision, check_precision, choose
 from thinwire.kernels.expert_losses import reference as expert_reference
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.routed_scores import cpu_impl, reference
+from thinwire.kernels.routed_scores.resident import ResidentExperts
 
 
 def routed_scores(
@@ -21,6 +22,7 @@ def routed_scores(
     implementation: str = "auto",
     threads: int = 1,
     precision: Precision = "ieee",
+    resident: ResidentExperts | None = None,
 ) -> Float64[Tensor, "n k S"]:
     """log p_e(byte t + 1 | bytes 0..t) for window i under each of its k experts, t from ``first_target`` on.
 
@@ -31,6 +33,7 @@ def routed_scores(
         experts: which experts, 0..N-1, read which window.
         first_target: positions before it are read but not returned; S = T - first_target.
         precision: of Triton's matrix products (``kernels/triton_parts.py``).
+        resident: the same experts, kept packed on the CPU from call to call; without it they are packed anew.
     """
     chosen = choose(implementation, like=thetas)
     check_precision(precision, chosen=chosen)
@@ -58,6 +61,7 @@ def routed_scores(
         experts=experts.numpy(),
         first_target=first_target,
         threads=threads,
+        resident=resident,
     )
     return torch.from_numpy(scores)
 

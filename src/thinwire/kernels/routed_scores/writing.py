@@ -1,0 +1,207 @@
+"""Texts that experts read and continue, a byte at a time, sampling included: one compiled loop (Eq. 1).
+
+A byte of one text passes through its k experts one after the other, rows of their matrices in the lanes; their packed
+weights (four at d = 32: 560 KB) stay in a core's cache from byte to byte.  Texts that share all their experts go
+together, up to four.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, no_type_check
+
+import numpy as np
+
+from thinwire.kernels.compiled import compiled
+from thinwire.kernels.lane_forward import VOCABULARY
+from thinwire.kernels.lane_layout import Sizes
+from thinwire.kernels.routed_scores.resident import ResidentExperts
+from thinwire.kernels.routed_scores.stream_forward import (
+    STREAMS_TOGETHER,
+    forward_streams,
+    rooms_of,
+    state_floats,
+    stream_scratch,
+)
+
+
+class Reading(NamedTuple):
+    """One text as one expert has read it.
+
+    Attributes:
+        state: float32 [state_floats].
+        probability: float32 [256], of the next byte.
+    """
+
+    state: np.ndarray
+    probability: np.ndarray
+
+
+class Continuation(NamedTuple):
+    """What one text is continued with.
+
+    Attributes:
+        readings: of its k experts.
+        weights: float64 [k], of the experts' probabilities.
+        uniforms: float64 [n] in [0, 1), one for each byte to write.
+    """
+
+    readings: Sequence[Reading]
+    weights: np.ndarray
+    uniforms: np.ndarray
+
+
+@compiled
+@no_type_check
+def draw_byte(probability: np.ndarray, temperature: float, uniform: float, cumulative: np.ndarray) -> int:
+    """One byte from p^(1/temperature) by inverse transform; the likeliest at temperature 0.
+
+    Args:
+        probability: float64 [256], need not sum to one.
+        uniform: in [0, 1).
+        cumulative: float64 [256], workspace.
+    """
+    best = 0
+    for byte in range(VOCABULARY):
+        if probability[byte] > probability[best]:
+            best = byte
+    if temperature == 0.0:
+        return best
+    top, total = math.log(probability[best]), 0.0
+    for byte in range(VOCABULARY):
+        p = probability[byte]
+        if temperature == 1.0:
+            total += p
+        elif p > 0.0:
+            total += math.exp((math.log(p) - top) / temperature)
+        cumulative[byte] = total
+    for byte in range(VOCABULARY):
+        if cumulative[byte] > uniform * total:
+            return byte
+    return VOCABULARY - 1
+
+
+@compiled
+@no_type_check
+def _keep_probabilities(num_streams: int, sizes: Sizes, scratch: np.ndarray, probabilities: np.ndarray) -> None:
+    """probabilities [S, 256] of the byte after the last one read."""
+    rooms = rooms_of(sizes, num_streams)
+    for s in range(num_streams):
+        total = scratch[rooms.sums + 2 * s + 1]
+        for byte in range(VOCABULARY):
+            probabilities[s, byte] = scratch[rooms.powers + s * VOCABULARY + byte] / total
+
+
+@compiled
+@no_type_check
+def _write(
+    streams: tuple[int, ...],
+    experts: np.ndarray,
+    packed: np.ndarray,
+    tables: np.ndarray,
+    decoders: np.ndarray,
+    sizes: Sizes,
+    states: np.ndarray,
+    probabilities: np.ndarray,
+    weights: np.ndarray,
+    uniforms: np.ndarray,
+    temperature: float,
+    written: np.ndarray,
+    scratch: np.ndarray,
+) -> None:
+    """Fill ``written`` [S, n]; states [k, S, F] and probabilities [k, S, 256] go on with it."""
+    num_streams = len(streams)
+    tokens = np.zeros((num_streams, 2), np.uint8)
+    ignored = np.empty((num_streams, 1))
+    mixture, cumulative = np.empty(VOCABULARY), np.empty(VOCABULARY)
+    for index in range(written.shape[1]):
+        for s in range(num_streams):
+            mixture[:] = 0.0
+            for slot in range(len(experts)):
+                for byte in range(VOCABULARY):
+                    mixture[byte] += weights[s, slot] * np.float64(probabilities[slot, s, byte])
+            byte = draw_byte(mixture, temperature, uniforms[s, index], cumulative)
+            written[s, index] = byte
+            tokens[s, 0] = byte
+        for slot in range(len(experts)):
+            expert = experts[slot]
+            decoder = decoders[min(expert, len(decoders) - 1)]
+            forward_streams(
+                streams,
+                packed[expert],
+                tables[expert],
+                decoder,
+                sizes,
+                tokens,
+                states[slot],
+                scratch,
+                ignored,
+            )
+            _keep_probabilities(num_streams, sizes, scratch, probabilities[slot])
+
+
+def read_text(model: ResidentExperts, expert: int, text: bytes) -> Reading:
+    """One expert reads ``text`` from the zero state of a window's start. Raises ValueError for no byte."""
+    if not text:
+        raise ValueError("no byte to read")
+    model.load([expert])
+    sizes = model.sizes
+    tokens = np.frombuffer(text + b"\0", np.uint8)[None].copy()
+    states, scratch = np.zeros((1, state_floats(sizes)), np.float32), stream_scratch(sizes)
+    weights = (model.packed[expert], model.tables[expert], model.decoder(expert), sizes)
+    forward_streams((0,), *weights, tokens, states, scratch, np.empty((1, len(text))))
+    probabilities = np.empty((1, VOCABULARY), np.float32)
+    _keep_probabilities(1, sizes, scratch, probabilities)
+    return Reading(states[0], probabilities[0])
+
+
+class Written(NamedTuple):
+    """Bytes, and the experts' readings of the text with them."""
+
+    text: bytes
+    readings: list[Reading]
+
+
+def continue_texts(
+    model: ResidentExperts, *, experts: Sequence[int], texts: Sequence[Continuation], temperature: float
+) -> list[Written]:
+    """As many bytes for each text as it has uniforms, equally many for all; a text's bytes depend on itself alone.
+
+    Args:
+        experts: the k experts of all texts, in the order of their readings.
+        temperature: 0 takes the likeliest byte; 1 samples from the mixture as it is.
+    """
+    model.load(experts)
+    written: list[Written] = []
+    while len(written) < len(texts):
+        count = next(count for count in STREAMS_TOGETHER if count <= len(texts) - len(written))
+        written += _continue_together(model, experts, texts[len(written) : len(written) + count], temperature)
+    return written
+
+
+def _continue_together(
+    model: ResidentExperts, experts: Sequence[int], texts: Sequence[Continuation], temperature: float
+) -> list[Written]:
+    slots = range(len(experts))
+    states = np.array([[text.readings[slot].state for text in texts] for slot in slots])
+    probabilities = np.array([[text.readings[slot].probability for text in texts] for slot in slots])
+    uniforms = np.array([text.uniforms for text in texts])
+    written = np.zeros(uniforms.shape, np.uint8)
+    _write(
+        (0,) * len(texts),
+        np.array(experts, np.int64),
+        model.packed,
+        model.tables,
+        model.decoders,
+        model.sizes,
+        states,
+        probabilities,
+        np.array([text.weights for text in texts], np.float64),
+        uniforms,
+        float(temperature),
+        written,
+        stream_scratch(model.sizes),
+    )
+    return [
+        Written(written[s].tobytes(), [Reading(states[slot, s], probabilities[slot, s]) for slot in slots])
+        for s in range(len(texts))
+    ]
