@@ -50,6 +50,14 @@ def _pack_rows(
             packed[tile + k * TILE_ROWS] = flat[start + row * columns + k]
 
 
+@njit(nogil=True, inline="always")
+@no_type_check
+def _copy(source: np.ndarray, start: int, target: np.ndarray, first: int, count: int) -> None:
+    """As a loop: a slice assignment would have the messages of its errors compiled too, for seconds."""
+    for k in range(count):
+        target[first + k] = source[start + k]
+
+
 @compiled
 @no_type_check
 def pack_weights(flat: np.ndarray, sizes: Sizes, packed: np.ndarray) -> None:
@@ -57,21 +65,21 @@ def pack_weights(flat: np.ndarray, sizes: Sizes, packed: np.ndarray) -> None:
     d, d_pad, position = sizes.width, sizes.width_pad, 0
     for block in range(sizes.depth):
         at = block_offsets(sizes, block)
-        packed[at.lstm_norm : at.lstm_norm + d] = flat[position : position + d]
+        _copy(flat, position, packed, at.lstm_norm, d)
         position += d
         for half in range(2):
             for gate in range(4):
                 target = at.lstm + gate * d_pad * 2 * d
                 _pack_rows(flat, position, d, d, packed, target, 2 * d, half * d)
                 position += d * d
-        packed[at.mlp_norm : at.mlp_norm + d] = flat[position : position + d]
+        _copy(flat, position, packed, at.mlp_norm, d)
         position += d
         _pack_rows(flat, position, sizes.hidden, d, packed, at.mlp_up, d, 0)
         position += sizes.hidden * d
         _pack_rows(flat, position, d, sizes.hidden, packed, at.mlp_down, sizes.hidden, 0)
         position += sizes.hidden * d
     final = sizes.final_norm
-    packed[final : final + d] = flat[position : position + d]
+    _copy(flat, position, packed, final, d)
     position += d
     if sizes.has_projections:
         _pack_rows(flat, position, d, sizes.embed, packed, sizes.project_in, sizes.embed, 0)
