@@ -26,10 +26,10 @@ from thinwire.kernels.wide_windows import read_windows
 from thinwire.kernels.wide_workspace import WideWorkspace, is_wide
 
 NO_HIDDEN = (0, 0, 0)
-LANES_FROM = 13
+LANES_FROM = 15
 """From so many windows on, the lanes with some idle are faster than four windows at a time.
 
-Measured at d = 32 on two Zen 4 cores: 13.5 us a byte of 16 lanes; 1.9, 2.4 and 4.2 us for one, two and four windows.
+Measured at d = 32 on two Zen 4 cores: 13.6 us a byte of 16 lanes; 1.8, 2.1 and 3.7 us for one, two and four windows.
 """
 WIDE_WINDOWS = 4 * LANES
 

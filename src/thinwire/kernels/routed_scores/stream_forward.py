@@ -14,7 +14,7 @@ from thinwire.kernels.compiled import compiled
 from thinwire.kernels.lane_forward import VOCABULARY, block_offsets
 from thinwire.kernels.lane_layout import Sizes, aligned_floats, pad
 from thinwire.kernels.lane_rows import LANES, ROWS_AT_ONCE, TILE_ROWS, gelu, lstm_cell
-from thinwire.kernels.routed_scores.stream_rows import gemm_1, gemm_2, gemm_4, stream_norm, stream_softmax
+from thinwire.kernels.routed_scores.stream_rows import copy_tiles, gemm_1, gemm_2, gemm_4, stream_norm, stream_softmax
 
 STREAMS_TOGETHER = (4, 2, 1)
 """How many texts of one expert a pass may read: its weights are then loaded once for all of them."""
@@ -74,7 +74,7 @@ def stream_scratch(sizes: Sizes) -> np.ndarray:
     return aligned_floats(rooms_of(sizes, max(STREAMS_TOGETHER)).floats)
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True)
 @no_type_check
 def _product(streams, packed, weights, tile_floats, scratch, x, x_stride, y, y_stride, num_terms, num_tiles, is_new):
     """y [S, rows] (+)= W x [S, num_terms], the tiles of W ``tile_floats`` apart."""
@@ -98,7 +98,7 @@ def _product(streams, packed, weights, tile_floats, scratch, x, x_stride, y, y_s
         )
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True)
 @no_type_check
 def _gate_products(streams, packed, weights, sizes, rooms, scratch, x, is_new):
     """gates (+)= half of the LSTM's matrix times x [S, d]: one tile of each of the four gates at a time."""
@@ -158,8 +158,8 @@ def forward_streams(
         for s in range(num_streams):
             entry = np.int64(tokens[s, t]) * sizes.entry_floats
             for part in range(5):  # the residual stream's start, then block 1's input part of the four gates
-                for r in range(d_pad):
-                    scratch[part * block + s * width + r] = table[entry + part * d_pad + r]
+                start, goal = entry + part * d_pad, part * block + s * width
+                copy_tiles(one, table, start, scratch, goal, d_pad // TILE_ROWS)
         for number in range(sizes.depth):
             at = block_offsets(sizes, number)
             hidden = rooms.states + 2 * number * block

@@ -10,14 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils
 
 from thinwire.kernels.lane_rows import ROWS_AT_ONCE, SUM_CHAINS, TILE_ROWS
 from thinwire.kernels.vector_ir import (
     EXP_LOW,
     FLOAT,
     INT32,
-    INT64,
     LANES,
     LAYER_NORM_EPSILON,
     Lanes,
@@ -43,21 +41,44 @@ class Vector(Lanes):
         first = self.builder.insert_element(undefined, scalar, ir.Constant(INT32, 0))
         return self.builder.shuffle_vector(first, undefined, ir.Constant(self.kind_int, [0] * self.size))
 
+    def repeated_integer(self, scalar: Any) -> Any:
+        """As ``repeated``, of 32-bit integers."""
+        undefined = ir.Constant(self.kind_int, ir.Undefined)
+        first = self.builder.insert_element(undefined, scalar, ir.Constant(INT32, 0))
+        return self.builder.shuffle_vector(first, undefined, ir.Constant(self.kind_int, [0] * self.size))
+
+    def shuffled(self, a: Any, b: Any, mask: list[int]) -> Any:
+        """Elements of a, followed by those of b, in the order of ``mask``."""
+        return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(INT32, len(mask)), mask))
+
     def part(self, value: Any, first: int) -> Any:
         """Elements ``first`` to ``first + size`` of a longer vector."""
-        undefined = ir.Constant(value.type, ir.Undefined)
-        mask = ir.Constant(self.kind_int, [first + k for k in range(self.size)])
-        return self.builder.shuffle_vector(value, undefined, mask)
+        return self.shuffled(value, value, [first + k for k in range(self.size)])
 
-    def folded(self, value: Any, combine: Callable[[Any, Any], Any], *, neighbours_first: bool) -> Any:
-        """The elements' combination, by halves: element k with k + 1, or with k + half the vector."""
-        elements = [self.builder.extract_element(value, ir.Constant(INT32, k)) for k in range(self.size)]
-        while len(elements) > 1:
-            half = len(elements) // 2
-            pairs = zip(elements[::2], elements[1::2], strict=True)
-            halves = zip(elements[:half], elements[half:], strict=True)
-            elements = [combine(a, b) for a, b in (pairs if neighbours_first else halves)]
-        return elements[0]
+    def joined(self, parts: list[Any]) -> Any:
+        """One vector of several, a power of two, of equal length."""
+        while len(parts) > 1:
+            mask = list(range(2 * parts[0].type.count))
+            parts = [self.shuffled(a, b, mask) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]
+
+    def halved(self, value: Any, combine: Callable[[Any, Any], Any]) -> Any:
+        """All elements combined, number k with k + half of the vector until one is left."""
+        while value.type.count > 1:
+            half = value.type.count // 2
+            low, high = list(range(half)), list(range(half, 2 * half))
+            value = combine(self.shuffled(value, value, low), self.shuffled(value, value, high))
+        return self.element(value, 0)
+
+    def paired(self, value: Any, combine: Callable[[Any, Any], Any], *, count: int) -> Any:
+        """The elements combined with their neighbours until ``count`` are left."""
+        while value.type.count > count:
+            even, odd = list(range(0, value.type.count, 2)), list(range(1, value.type.count, 2))
+            value = combine(self.shuffled(value, value, even), self.shuffled(value, value, odd))
+        return value
+
+    def element(self, value: Any, index: int) -> Any:
+        return self.builder.extract_element(value, ir.Constant(INT32, index))
 
 
 def _emit_gemm(lanes: Lanes, buffers: list[Any], counts: list[Any], *, tiles: int) -> None:
@@ -97,57 +118,67 @@ def _gemm(tiles: int) -> Any:
 
 
 def _emit_layer_norm(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
-    """out = gain (x - mean) / sqrt(variance + 1e-5) over each stream's rows, summed in the chains of ``lane_rows``."""
+    """out = gain (x - mean) / sqrt(variance + 1e-5) over each stream's rows.
+
+    The chains of ``lane_rows`` (row r belongs to chain r % 4) lie side by side in one vector, stream after stream.
+    """
     x, gain, out = buffers
     num_rows, stride = counts
-    b = lanes.builder
-    four = Vector(b, SUM_CHAINS)
-    starts = [b.mul(stride, row_number(s)) for s in range(x.directions)]
+    b, num_streams = lanes.builder, x.directions
+    chains, each = Vector(b, SUM_CHAINS * num_streams), Vector(b, num_streams)
+    four = ir.VectorType(FLOAT, SUM_CHAINS)
+    starts = [b.mul(stride, row_number(s)) for s in range(num_streams)]
     groups = b.sdiv(b.add(num_rows, row_number(SUM_CHAINS - 1)), row_number(SUM_CHAINS))
-    size = b.sitofp(num_rows, FLOAT)
-    numbers = ir.Constant(ir.VectorType(INT64, SUM_CHAINS), list(range(SUM_CHAINS)))
-    zero = four.constant(0.0)
+    numbers = ir.Constant(chains.kind_int, list(range(SUM_CHAINS)) * num_streams)
+    size = each.repeated(b.sitofp(num_rows, FLOAT))
 
-    def sums(terms: list[Callable[[Any], Any]]) -> list[Any]:
+    def summed(term: Callable[[Any], Any]) -> Any:
         def body(group: Any, totals: list[Any]) -> list[Any]:
             first = b.mul(group, row_number(SUM_CHAINS))
-            left = b.sub(num_rows, first)
-            repeated = ir.Constant(ir.VectorType(INT64, SUM_CHAINS), ir.Undefined)
-            for k in range(SUM_CHAINS):
-                repeated = b.insert_element(repeated, left, ir.Constant(INT32, k))
-            is_row = b.icmp_signed("<", numbers, repeated)
-            return [b.fadd(t, b.select(is_row, term(first), zero)) for t, term in zip(totals, terms, strict=True)]
+            rows = chains.joined([x.vector_at(b.add(start, first), four) for start in starts])
+            left = b.trunc(b.sub(num_rows, first), INT32)
+            is_row = b.icmp_signed("<", numbers, chains.repeated_integer(left))
+            return [b.fadd(totals[0], b.select(is_row, term(rows), chains.constant(0.0)))]
 
-        totals = lanes.loop(groups, [zero] * len(terms), body)
-        return [four.folded(total, b.fadd, neighbours_first=True) for total in totals]
+        (totals,) = lanes.loop(groups, [chains.constant(0.0)], body)
+        return b.fdiv(chains.paired(totals, b.fadd, count=num_streams), size)
 
-    def row(start: Any) -> Callable[[Any], Any]:
-        return lambda first: x.vector_at(b.add(start, first), four.kind)
+    means = summed(lambda rows: rows)
+    of_chains = [s for s in range(num_streams) for _ in range(SUM_CHAINS)]
+    mean_of_chains = chains.shuffled(means, means, of_chains)
 
-    def square(start: Any, mean: Any) -> Callable[[Any], Any]:
-        def term(first: Any) -> Any:
-            difference = b.fsub(row(start)(first), four.repeated(mean))
-            return b.fmul(difference, difference)
+    def square(rows: Any) -> Any:
+        difference = b.fsub(rows, mean_of_chains)
+        return b.fmul(difference, difference)
 
-        return term
-
-    means = [b.fdiv(total, size) for total in sums([row(start) for start in starts])]
-    scales = []
-    root = cgutils.get_or_insert_function(b.module, ir.FunctionType(FLOAT, [FLOAT]), "llvm.sqrt.f32")
-    for total in sums([square(start, mean) for start, mean in zip(starts, means, strict=True)]):
-        variance = b.fadd(b.fdiv(total, size), ir.Constant(FLOAT, LAYER_NORM_EPSILON))
-        scales.append(b.fdiv(ir.Constant(FLOAT, 1.0), b.call(root, [variance])))
+    variances = b.fadd(summed(square), each.constant(LAYER_NORM_EPSILON))
+    scales = b.fdiv(each.constant(1.0), each.sqrt(variances))
 
     def write(group: Any, _: list[Any]) -> list[Any]:
         first = b.mul(group, row_number(LANES))
         gains = gain.vector_at(first)
-        for start, mean, scale in zip(starts, means, scales, strict=True):
+        for s, start in enumerate(starts):
             place = b.add(start, first)
-            normal = b.fmul(b.fsub(x.vector_at(place), lanes.splat(mean)), lanes.splat(scale))
+            mean, scale = (lanes.splat(each.element(value, s)) for value in (means, scales))
+            normal = b.fmul(b.fsub(x.vector_at(place), mean), scale)
             out.store_at(place, b.fmul(normal, gains))
         return []
 
     lanes.loop(b.sdiv(b.add(num_rows, row_number(LANES - 1)), row_number(LANES)), [], write)
+
+
+def _emit_copy(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
+    """out = x, ``num_tiles`` times R numbers."""
+    x, out = buffers
+    (num_tiles,) = counts
+    b, tile = lanes.builder, ir.VectorType(FLOAT, TILE_ROWS)
+
+    def copy(index: Any, _: list[Any]) -> list[Any]:
+        first = b.mul(index, row_number(TILE_ROWS))
+        out.store_at(first, x.vector_at(first, tile))
+        return []
+
+    lanes.loop(num_tiles, [], copy)
 
 
 def _emit_softmax_sums(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
@@ -167,7 +198,7 @@ def _emit_softmax_sums(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> N
 
     maxima = lanes.loop(groups, [lanes.constant(-3.0e38)] * len(starts), larger)
     whole = Vector(b, LANES)
-    tops = [whole.folded(top, lanes.maximum, neighbours_first=False) for top in maxima]
+    tops = [whole.halved(top, lanes.maximum) for top in maxima]
     low = lanes.constant(EXP_LOW)
 
     def add(group: Any, totals: list[Any]) -> list[Any]:
@@ -183,9 +214,10 @@ def _emit_softmax_sums(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> N
     totals = lanes.loop(groups, [few.constant(0.0)] * len(starts), add)
     for s, (top, total) in enumerate(zip(tops, totals, strict=True)):
         b.store(top, sums.pointer(row_number(2 * s), FLOAT))
-        b.store(few.folded(total, b.fadd, neighbours_first=False), sums.pointer(row_number(2 * s + 1), FLOAT))
+        b.store(few.halved(total, b.fadd), sums.pointer(row_number(2 * s + 1), FLOAT))
 
 
 gemm_4, gemm_2, gemm_1 = (_gemm(tiles) for tiles in (TILES_TOGETHER, 2, 1))
 stream_norm = buffers_intrinsic(3, 2, _emit_layer_norm)
 stream_softmax = buffers_intrinsic(3, 2, _emit_softmax_sums)
+copy_tiles = buffers_intrinsic(2, 1, _emit_copy)

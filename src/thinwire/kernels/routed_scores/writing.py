@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, no_type_check
 
 import numpy as np
+from numba import njit
 
 from thinwire.kernels.compiled import compiled
 from thinwire.kernels.lane_forward import VOCABULARY
@@ -80,15 +81,29 @@ def draw_byte(probability: np.ndarray, temperature: float, uniform: float, cumul
     return VOCABULARY - 1
 
 
+@njit(nogil=True)
+@no_type_check
+def _divide(row: np.ndarray, divisor: float, out: np.ndarray) -> None:
+    """Apart from its callers, so that the compiler sees two plain vectors."""
+    for index in range(len(out)):
+        out[index] = row[index] / divisor
+
+
+@njit(nogil=True)
+@no_type_check
+def _add_weighted(row: np.ndarray, weight: float, total: np.ndarray) -> None:
+    for index in range(len(total)):
+        total[index] += weight * row[index]
+
+
 @compiled
 @no_type_check
 def _keep_probabilities(num_streams: int, sizes: Sizes, scratch: np.ndarray, probabilities: np.ndarray) -> None:
     """probabilities [S, 256] of the byte after the last one read."""
     rooms = rooms_of(sizes, num_streams)
     for s in range(num_streams):
-        total = scratch[rooms.sums + 2 * s + 1]
-        for byte in range(VOCABULARY):
-            probabilities[s, byte] = scratch[rooms.powers + s * VOCABULARY + byte] / total
+        powers = scratch[rooms.powers + s * VOCABULARY : rooms.powers + (s + 1) * VOCABULARY]
+        _divide(powers, scratch[rooms.sums + 2 * s + 1], probabilities[s])
 
 
 @compiled
@@ -117,8 +132,7 @@ def _write(
         for s in range(num_streams):
             mixture[:] = 0.0
             for slot in range(len(experts)):
-                for byte in range(VOCABULARY):
-                    mixture[byte] += weights[s, slot] * np.float64(probabilities[slot, s, byte])
+                _add_weighted(probabilities[slot, s], weights[s, slot], mixture)
             byte = draw_byte(mixture, temperature, uniforms[s, index], cumulative)
             written[s, index] = byte
             tokens[s, 0] = byte
