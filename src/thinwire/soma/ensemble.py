@@ -1,8 +1,10 @@
 """What does a trained run say?  Experts, router and decoder as plain objects: score bytes, route a prefix (Eq. 1)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +13,7 @@ from jaxtyping import Float64, Int64, UInt8
 from torch import Tensor
 
 from thinwire.base.errors import UserError
-from thinwire.base.progress import Progress, Silent
+from thinwire.base.progress import Progress, Silent, Task
 from thinwire.kernels.dispatch import choose
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.routed_scores.api import routed_scores
@@ -20,8 +22,12 @@ from thinwire.soma.model import stack_thetas
 from thinwire.soma.router import Router, Routes
 from thinwire.soma.run import SEED_NAME, SomaRun
 
-WINDOWS_PER_CHUNK = 1024
-"""With 256 experts and four a window, about 16 windows an expert. Scores of a chunk: 25 MB."""
+REQUESTS_PER_CHUNK = 16_384
+"""A request is a window under one of its experts: of 256 experts, each gets 64, so most fill the lanes of the kernel.
+
+The scores of a chunk take 100 MB with 768 targets a window.
+"""
+WINDOWS_PER_MIXTURE = 256
 
 
 @dataclass(frozen=True)
@@ -111,27 +117,69 @@ def score_windows(
     FP32 forward; FP64 mixture and reduction; the state starts from zero in every window.
     """
     mixture, single = [], []
+    per_window = experts.shape[1] if experts is not None else active_experts or ensemble.active_experts
+    at_once = max(REQUESTS_PER_CHUNK // max(per_window, 1), 1)
     task = (progress or Silent()).task("score windows", len(windows))
-    for start in range(0, len(windows), WINDOWS_PER_CHUNK):
-        part = windows[start : start + WINDOWS_PER_CHUNK]
+    finished = _Finished(task, per_window=per_window)
+    for start in range(0, len(windows), at_once):
+        part = windows[start : start + at_once]
         if experts is None:
             prefixes = [window[: ensemble.prefix_bytes].tobytes() for window in part]
             routes = ensemble.route(prefixes, active_experts=active_experts)
             chosen, weights = routes.experts.astype(np.int64), routes.weights
         else:
-            chosen = experts[start : start + WINDOWS_PER_CHUNK]
+            chosen = experts[start : start + at_once]
             weights = np.full(chosen.shape, 1.0 / chosen.shape[1])
-        scores = _scores(ensemble, torch.tensor(part), experts=chosen, implementation=implementation, threads=threads)
-        mixed = torch.logsumexp(scores + torch.from_numpy(np.log(weights))[..., None], dim=1)
-        mixture.append(-mixed.mean(dim=-1).numpy())
-        single.append(-scores.mean(dim=-1).numpy())
-        task.advance(len(part))
+        scores = _scores(
+            ensemble,
+            torch.tensor(part),
+            experts=chosen,
+            implementation=implementation,
+            threads=threads,
+            finished=finished.add,
+        )
+        for first in range(0, len(part), WINDOWS_PER_MIXTURE):
+            some = slice(first, first + WINDOWS_PER_MIXTURE)
+            mixed = torch.logsumexp(scores[some] + torch.from_numpy(np.log(weights[some]))[..., None], dim=1)
+            mixture.append(-mixed.mean(dim=-1).numpy())
+            single.append(-scores[some].mean(dim=-1).numpy())
+        finished.all_of(start + len(part))
     task.close()
     return WindowLosses(np.concatenate(mixture), np.concatenate(single))
 
 
+class _Finished:
+    """Turns finished requests, of whatever windows and threads, into windows shown to a person."""
+
+    def __init__(self, task: Task, *, per_window: int) -> None:
+        self._task, self._per_window, self._lock = task, per_window, Lock()
+        self._requests = self._shown = 0
+
+    def add(self, requests: int) -> None:
+        with self._lock:
+            self._requests += requests
+            self._show(self._requests // self._per_window)
+
+    def all_of(self, windows: int) -> None:
+        """``windows`` windows are finished, whether or not they were told one by one."""
+        with self._lock:
+            self._requests = windows * self._per_window
+            self._show(windows)
+
+    def _show(self, windows: int) -> None:
+        if windows > self._shown:
+            self._task.advance(windows - self._shown)
+            self._shown = windows
+
+
 def _scores(
-    ensemble: Ensemble, windows: Tensor, *, experts: np.ndarray, implementation: str, threads: int
+    ensemble: Ensemble,
+    windows: Tensor,
+    *,
+    experts: np.ndarray,
+    implementation: str,
+    threads: int,
+    finished: Callable[[int], None] | None = None,
 ) -> Float64[Tensor, "n k S"]:
     """log p of every scored byte under each window's experts."""
     on_cpu = choose(implementation, like=ensemble.thetas) == "numba"
@@ -145,6 +193,7 @@ def _scores(
         implementation=implementation,
         threads=threads,
         resident=ensemble.resident if on_cpu else None,
+        finished=finished,
     )
 
 

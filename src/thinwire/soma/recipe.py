@@ -22,13 +22,14 @@ from thinwire.data.corpus import Corpus
 from thinwire.data.windows import num_windows
 from thinwire.launch.local import Command, available_cores, run_commands
 from thinwire.runs.layout import RunFolder, exclusive
+from thinwire.runs.results import keep_result
 from thinwire.runs.start import Start, refuse_foreign_folder, start_or_go_on
 from thinwire.soma.config import SomaConfig, check, result_record
 from thinwire.soma.expert_training import is_done
 from thinwire.soma.model import shape_of
 from thinwire.soma.partitions import divide
 from thinwire.soma.run import ASSIGNMENT, BIGRAMS, ROUTER_DONE, SEED_NAME, SomaRun, job_label, save_array
-from thinwire.soma.scoring import corpus_windows, evaluate, loss_matrix
+from thinwire.soma.scoring import corpus_windows, loss_matrix, score_text
 from thinwire.soma.warm_kernels import warm_kernels
 
 WORKER = "thinwire.soma.worker"
@@ -216,7 +217,8 @@ def score(run: SomaRun, *, voice: Voice) -> dict[str, Any]:
     if done.is_file() and read_json(done).get("fingerprint") == inputs and test.is_file():
         voice.say("scores: already computed, kept")
         return read_json(test)
-    record = evaluate(run.folder.root, threads=available_cores(), progress=voice.progress)
+    record = score_text(run.folder.root, threads=available_cores(), progress=voice.progress)
+    keep_result(run.folder.root, record)
     loss_matrix(run.folder.root, threads=available_cores())
     write_json(done, {"fingerprint": inputs})
     _event(run, stage="scores", loss_nats_per_byte=record["loss_nats_per_byte"], state="done")

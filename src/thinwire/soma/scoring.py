@@ -18,7 +18,7 @@ from thinwire.data.corpus import MANIFEST, Corpus
 from thinwire.data.protocols import Protocol, detect_protocol, text_windows, wikitext_windows
 from thinwire.data.sources import read_documents
 from thinwire.data.windows import EvaluationWindows, document_windows
-from thinwire.runs.results import keep_result, text_name
+from thinwire.runs.results import text_name
 from thinwire.soma.baselines import bigram_loss, unigram_loss, xz_loss
 from thinwire.soma.config import SomaConfig
 from thinwire.soma.ensemble import Ensemble, load_ensemble, load_seed, score_windows
@@ -97,7 +97,7 @@ def score_text(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Score a run; nothing is written.
+    """Score a run; nothing is written (``api.verbs.evaluate`` keeps the record too).
 
     Args:
         on: a data folder, or a text file or folder; None is the test split of the run's own data.
@@ -127,24 +127,6 @@ def score_text(
         "seed_loss_nats_per_byte": _seed_loss(root, windows, threads),
         "single_expert_loss_nats_per_byte": _single_losses(ensemble, windows.windows, threads),
     }
-
-
-def evaluate(
-    root: Path,
-    *,
-    on: Path | None = None,
-    name: str | None = None,
-    protocol: Protocol | None = None,
-    active_experts: int | None = None,
-    threads: int = 1,
-    progress: Progress | None = None,
-) -> dict[str, Any]:
-    """``score_text``, its record kept in ``RUN/results/NAME.json`` too; the same arguments and errors."""
-    record = score_text(
-        root, on=on, name=name, protocol=protocol, active_experts=active_experts, threads=threads, progress=progress
-    )
-    keep_result(root, record)
-    return record
 
 
 def _summary(run: SomaRun, ensemble: Ensemble, losses: np.ndarray, windows: EvaluationWindows) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from thinwire.api.verbs import evaluate
 from thinwire.base.errors import ConfigError
 from thinwire.base.progress import Silent
 from thinwire.config.fingerprint import as_record, fingerprint, from_record
@@ -20,7 +21,6 @@ from thinwire.soma.model import initial_expert
 from thinwire.soma.partitions import random_shards
 from thinwire.soma.replay import rebuild
 from thinwire.soma.run import SEED_NAME
-from thinwire.soma.scoring import evaluate
 from tiny_runs import CONFIG, start_run, train_in_process, train_job
 
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import tiny_runs
+from thinwire.api.verbs import evaluate
 from thinwire.base.errors import UserError
 from thinwire.base.files import read_json
 from thinwire.cli.evaluate import score_rows
 from thinwire.data.corpus import Corpus
 from thinwire.soma.ensemble import load_ensemble, score_bytes, score_windows
-from thinwire.soma.scoring import corpus_windows, evaluate, loss_matrix, result_name, score_text
+from thinwire.soma.scoring import corpus_windows, loss_matrix, result_name, score_text
 from tiny_runs import CONFIG, copy_of
 
 
@@ -50,6 +51,38 @@ def test_experts_scored_alone_average_to_the_mixture_of_one(tiny_run: Path, tiny
     both = score_windows(ensemble, windows, active_experts=2)
     assert both.experts.shape == (len(windows), 2)
     assert np.all(both.mixture <= both.experts.mean(axis=1) + 1e-12), "a mixture is never worse than its mean"
+
+
+@pytest.mark.parametrize(("implementation", "tolerance"), [("numba", 0.0), ("reference", 1e-7)])
+def test_chunks_and_blocks_change_no_score_and_every_window_is_counted(
+    tiny_run: Path, tiny_data: Path, implementation: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensemble = load_ensemble(tiny_run)
+    windows = corpus_windows(CONFIG, Corpus.open(tiny_data)).windows[:21]
+    whole = score_windows(ensemble, windows, active_experts=2, implementation=implementation)
+    monkeypatch.setattr("thinwire.soma.ensemble.REQUESTS_PER_CHUNK", 11)
+    monkeypatch.setattr("thinwire.soma.ensemble.WINDOWS_PER_MIXTURE", 2)
+    told: list[int] = []
+
+    class Listening:
+        def task(self, name: str, total: int | None) -> "Listening":
+            assert (name, total) == ("score windows", len(windows))
+            return self
+
+        def advance(self, count: int = 1) -> None:
+            told.append(count)
+
+        def note(self, text: str) -> None: ...
+
+        def close(self) -> None: ...
+
+    arguments = {"active_experts": 2, "implementation": implementation, "progress": Listening()}
+    pieces = score_windows(ensemble, windows, threads=3, **arguments)
+    # PyTorch's matrix products round otherwise in another batch; the compiled kernels do not.
+    np.testing.assert_allclose(pieces.mixture, whole.mixture, rtol=tolerance, atol=0.0)
+    np.testing.assert_allclose(pieces.experts, whole.experts, rtol=tolerance, atol=0.0)
+    assert sum(told) == len(windows)
+    assert min(told) > 0
 
 
 @pytest.mark.parametrize("active", [0, -1, 3])

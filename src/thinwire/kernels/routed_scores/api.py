@@ -1,5 +1,7 @@
 """Log-probabilities under the experts a router chose (Eq. 1), and what the decoder's rule needs (Eq. 7)."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Float64, Int, UInt8
 from torch import Tensor
@@ -23,6 +25,7 @@ def routed_scores(
     threads: int = 1,
     precision: Precision = "ieee",
     resident: ResidentExperts | None = None,
+    finished: Callable[[int], None] | None = None,
 ) -> Float64[Tensor, "n k S"]:
     """log p_e(byte t + 1 | bytes 0..t) for window i under each of its k experts, t from ``first_target`` on.
 
@@ -34,6 +37,7 @@ def routed_scores(
         first_target: positions before it are read but not returned; S = T - first_target.
         precision: of Triton's matrix products (``kernels/triton_parts.py``).
         resident: the same experts, kept packed on the CPU from call to call; without it they are packed anew.
+        finished: told how many requests (a window under one expert) are done, from any thread (numba alone tells).
     """
     chosen = choose(implementation, like=thetas)
     check_precision(precision, chosen=chosen)
@@ -62,6 +66,7 @@ def routed_scores(
         first_target=first_target,
         threads=threads,
         resident=resident,
+        finished=finished,
     )
     return torch.from_numpy(scores)
 

@@ -5,6 +5,7 @@ with rows of the expert's matrices in the lanes instead (``stream_forward``), so
 same bits, hence a score does not depend on the other requests.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +67,7 @@ def routed_scores(
     first_target: int,
     threads: int,
     resident: ResidentExperts | None = None,
+    finished: Callable[[int], None] | None = None,
 ) -> np.ndarray:
     """float64 [n, k, T - first_target]; arguments as in ``api``. ``decoder`` is [256, d_E] or one per expert."""
     scores = np.empty((*experts.shape, windows.shape[1] - 1 - first_target))
@@ -81,6 +83,8 @@ def routed_scores(
         texts = windows[task.rows]
         by_window = work.read_lanes(task.expert, texts) if len(texts) >= LANES_FROM else work.read(task.expert, texts)
         scores[task.rows, task.slots] = by_window[:, first_target:]
+        if finished:
+            finished(len(texts))
 
     def workspace() -> "_Workspace":
         return _Workspace(model, input_bytes=windows.shape[1] - 1)

@@ -1,0 +1,295 @@
+"""How fast does a routed ensemble score and write text here, routing included, and how soon does the first byte come?
+
+``python bench/inference.py [--json] [--record] [--repeats N] [--data DATA]``.  256 experts of width 32 with random
+weights, four active; a router for 256 clusters, fitted on 16,384 windows of a prepared folder's text (``--data``) or
+of text made up from a fixed seed.  First the kernels are compared with FP64 on the shared cases, and the timed ensemble
+with eager PyTorch, two threads with one, windows and texts alone with the same in a batch; where one differs no speed
+is printed (exit status 1).
+
+Scoring is ``score_windows`` whole: routing by the first 256 bytes, four experts over 1,024 bytes, mixture in FP64.
+Writing is ``generate``: routing, reading a prompt of 256 bytes, then 256 bytes one at a time, for 16 prompts.  A byte-forward is one
+byte through one expert; operations are counted as in Eq. (21).  The speed is of two cores, the fraction of the peak of
+one; the training kernel's fraction from the same rounds stands beside it.  The eager baseline is the reference in FP32
+at the better of one and two threads, without routing and mixture: the requests of the two busiest experts of the call;
+for writing, the experts of one text read its bytes, without sampling.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from inference_checks import disagreements, failures
+from inference_ensemble import PREFIX_BYTES, load_saved, make_ensemble, save, windows_for
+from measuring import record, spread_of, timed_in_turn
+from peak import run_matrix_product, run_peak_loop
+from thinwire.base.seeds import stream_key
+from thinwire.kernels.expert_losses.api import expert_losses
+from thinwire.kernels.routed_scores.api import routed_scores
+from thinwire.kernels.sign_probe.api import ProbeAddress
+from thinwire.soma.ensemble import Ensemble, score_windows
+from thinwire.soma.generate import generate, generate_batch
+
+SCORED_WINDOWS = (4096, 1024, 64)
+NUM_PROMPTS = 16
+WRITTEN_BYTES = 256
+EAGER_EXPERTS = 2
+TRAINING_WINDOWS = 64
+
+
+class Work(NamedTuple):
+    """One thing to time.
+
+    Attributes:
+        run: does all of it with so many threads.
+        route: the routing that it contains, alone.
+        eager: byte-forwards done by the reference.
+        byte_forwards: of ``run``.
+    """
+
+    name: str
+    run: Callable[[int], object]
+    route: Callable[[], object]
+    eager: Callable[[], float]
+    byte_forwards: float
+
+
+def eager_reading(ensemble: Ensemble, windows: np.ndarray, experts: np.ndarray) -> float:
+    """Byte-forwards of windows [n, T + 1] under experts [n, 1]."""
+    routed_scores(
+        ensemble.thetas,
+        shape=ensemble.shape,
+        decoder=ensemble.decoder,
+        windows=torch.from_numpy(windows),
+        experts=torch.from_numpy(experts.astype(np.int64)),
+        first_target=0,
+        implementation="reference",
+    )
+    return float(experts.size * (windows.shape[1] - 1))
+
+
+def scoring(ensemble: Ensemble, windows: np.ndarray, *, implementation: str) -> Work:
+    prefixes = [window[:PREFIX_BYTES].tobytes() for window in windows]
+    experts = ensemble.route(prefixes).experts
+    busiest = np.argsort(-np.bincount(experts.ravel()), kind="stable")[:EAGER_EXPERTS]
+    rows, slots = np.nonzero(np.isin(experts, busiest))
+    return Work(
+        name=f"score {len(windows)} windows, N={ensemble.num_experts}, k={experts.shape[1]}, d={ensemble.shape.width}",
+        run=lambda threads: score_windows(ensemble, windows, threads=threads, implementation=implementation),
+        route=lambda: ensemble.route(prefixes),
+        eager=lambda: eager_reading(ensemble, windows[rows], experts[rows, slots][:, None]),
+        byte_forwards=float(experts.size * (windows.shape[1] - 1)),
+    )
+
+
+def writing(ensemble: Ensemble, prompts: list[bytes], *, at_once: int) -> Work:
+    """All prompts, ``at_once`` in a call: ``generate`` of one text, ``generate_batch`` of several."""
+    experts = ensemble.route(prompts[:1]).experts[0]
+    text = prompts[0] + generate(ensemble, prompts[0], num_bytes=WRITTEN_BYTES + 1).text
+    windows = np.tile(np.frombuffer(text, np.uint8), (len(experts), 1))
+    calls = [prompts[first : first + at_once] for first in range(0, len(prompts), at_once)]
+    count = "one text" if at_once == 1 else f"{at_once} texts at once"
+    size = f"N={ensemble.num_experts}, k={len(experts)}, d={ensemble.shape.width}"
+
+    def run(threads: int) -> None:
+        for some in calls:
+            generate_batch(ensemble, some, num_bytes=WRITTEN_BYTES, threads=threads)
+
+    def route() -> None:
+        for some in calls:
+            ensemble.route(some)
+
+    return Work(
+        name=f"write {count}, {len(prompts[0])} bytes read and {WRITTEN_BYTES} written, {size}",
+        run=run,
+        route=route,
+        eager=lambda: eager_reading(ensemble, windows, experts[:, None]),
+        byte_forwards=float(len(prompts) * experts.size * (len(prompts[0]) + WRITTEN_BYTES)),
+    )
+
+
+def training_forwards(ensemble: Ensemble) -> float:
+    """Two signed pairs of the paper's update on one core; byte-forwards."""
+    windows = torch.randint(0, 256, (TRAINING_WINDOWS, 1025), generator=torch.Generator().manual_seed(0))
+    expert_losses(
+        ensemble.thetas[0],
+        shape=ensemble.shape,
+        decoder=ensemble.decoder,
+        windows=windows.to(torch.uint8),
+        address=ProbeAddress(stream_key(0, "bench"), 1),
+        directions=range(2),
+        epsilon=1e-3,
+        implementation="numba",
+    )
+    return 4.0 * TRAINING_WINDOWS * 1024
+
+
+def measure(work: Work, ensemble: Ensemble, *, implementation: str, repeats: int) -> dict[str, Any]:
+    """One row of the result; keys as in the contract, and spreads beside them."""
+
+    def timed_run(threads: int) -> float:
+        torch.set_num_threads(threads)
+        work.run(threads)
+        return work.byte_forwards
+
+    def eager(threads: int) -> float:
+        torch.set_num_threads(threads)
+        return work.eager()
+
+    def routed() -> float:
+        work.route()
+        return 1.0
+
+    contestants: dict[str, Callable[[], float]] = {
+        "peak loop": run_peak_loop,
+        "one core": lambda: timed_run(1),
+        "eager, 1 thread": lambda: eager(1),
+        "matrix product": run_matrix_product,
+        "routing": routed,
+        "two cores": lambda: timed_run(2),
+        "training": lambda: training_forwards(ensemble),
+        "eager, 2 threads": lambda: eager(2),
+    }
+    for warm in ("peak loop", "matrix product", "two cores", "training"):
+        contestants[warm]()
+    timed = timed_in_turn(contestants, repeats=repeats)
+    baseline = max(timed["eager, 1 thread"], timed["eager, 2 threads"])
+    peak = max(timed["peak loop"], timed["matrix product"])
+    speed, one_core, operations = timed["two cores"], timed["one core"], ensemble.shape.operations_per_byte
+    return {
+        "case": work.name,
+        "implementation": implementation,
+        "byte_forwards_per_s": speed.median,
+        "byte_forwards_spread": speed.spread,
+        "one_core_byte_forwards_per_s": one_core.median,
+        "one_core_spread": one_core.spread,
+        "eager_byte_forwards_per_s": baseline.median,
+        "eager_spread": baseline.spread,
+        "eager_threads": 1 if baseline == timed["eager, 1 thread"] else 2,
+        "speedup_over_eager": speed.median / baseline.median,
+        "fma_peak_flops_per_s": peak.median,
+        "fma_loop_flops_per_s": timed["peak loop"].median,
+        "matrix_product_flops_per_s": timed["matrix product"].median,
+        "fraction_of_fma_peak": one_core.median * operations / peak.median,
+        "training_fraction_of_fma_peak": timed["training"].median * operations / peak.median,
+        "second_core_gain": speed.median / one_core.median,
+        # The same routing whether one core works on the rest or two, hence the larger of the two shares.
+        "routing_share": speed.median / work.byte_forwards / timed["routing"].median,
+        "tokens_per_s": speed.median / ensemble.active_experts,
+        "resident_bytes": ensemble.resident.num_bytes,
+        "repeats": repeats,
+    }
+
+
+def first_bytes(ensemble: Ensemble, prompts: list[bytes], folder: Path, *, repeats: int) -> dict[str, Any]:
+    """Seconds from a prompt to its first byte: experts packed, not yet packed, and from the start of a process."""
+
+    def seconds(run: Callable[[bytes], object]) -> dict[str, float]:
+        taken = []
+        for prompt in prompts[: max(repeats, 3)]:
+            started = time.perf_counter()
+            run(prompt)
+            taken.append(time.perf_counter() - started)
+        return spread_of(taken)._asdict()
+
+    save(ensemble, folder)
+    command = [sys.executable, str(Path(__file__).resolve()), "--first-byte", str(folder)]
+    ways: dict[str, Callable[[bytes], object]] = {
+        "first_byte": lambda prompt: generate(ensemble, prompt, num_bytes=1, threads=2),
+        "unpacked_first_byte": lambda prompt: generate(replace(ensemble), prompt, num_bytes=1, threads=2),
+        "process_first_byte": lambda prompt: subprocess.run(
+            command, input=prompt, stdout=subprocess.DEVNULL, check=True
+        ),
+    }
+    found: dict[str, Any] = {}
+    for name, run in ways.items():
+        run(prompts[0])
+        measured = seconds(run)
+        found |= {f"{name}_seconds": measured["median"], f"{name}_spread": measured["spread"]}
+    return found
+
+
+def rows_of(ensemble: Ensemble, windows: np.ndarray, *, implementation: str, repeats: int) -> list[dict[str, Any]]:
+    works = [scoring(ensemble, windows[:count], implementation=implementation) for count in SCORED_WINDOWS]
+    rows = [measure(work, ensemble, implementation=implementation, repeats=repeats) for work in works]
+    prompts = [window[:PREFIX_BYTES].tobytes() for window in windows[:NUM_PROMPTS]]
+    for at_once in (1, NUM_PROMPTS):
+        work = writing(ensemble, prompts, at_once=at_once)
+        row = measure(work, ensemble, implementation=implementation, repeats=repeats)
+        share = WRITTEN_BYTES / (WRITTEN_BYTES + PREFIX_BYTES) / ensemble.active_experts
+        row |= {"written_bytes_per_s": row["byte_forwards_per_s"] * share}
+        rows.append(row | {"one_core_written_bytes_per_s": row["one_core_byte_forwards_per_s"] * share})
+    with tempfile.TemporaryDirectory() as folder:
+        rows[-2] |= first_bytes(ensemble, prompts, Path(folder), repeats=repeats)
+    return rows
+
+
+def as_text(row: dict[str, Any]) -> str:
+    """For a person: rates in millions of byte-forwards per second, spreads of the rounds in brackets."""
+    keys = ("byte_forwards_per_s", "one_core_byte_forwards_per_s", "eager_byte_forwards_per_s")
+    speed, one_core, eager = (row[key] / 1e6 for key in keys)
+    loop, product = row["fma_loop_flops_per_s"] / 1e9, row["matrix_product_flops_per_s"] / 1e9
+    threads = row["eager_threads"]
+    lines = [
+        f"{row['case']}, {row['implementation']} (median of {row['repeats']})",
+        f"  two cores        {speed:8.3f} M byte-forwards/s  [{row['byte_forwards_spread']:.0%}]",
+        f"  one core         {one_core:8.3f} M byte-forwards/s  [{row['one_core_spread']:.0%}]",
+        f"  eager            {eager:8.3f} M byte-forwards/s  [{row['eager_spread']:.0%}]  {threads} threads",
+        f"  over eager       {row['speedup_over_eager']:8.2f} x",
+        f"  of the FMA peak  {row['fraction_of_fma_peak']:8.1%}    loop {loop:.0f}, product {product:.0f} GFLOP/s",
+        f"  training, same   {row['training_fraction_of_fma_peak']:8.1%}",
+        f"  second core      {row['second_core_gain']:8.2f} x",
+        f"  routing          {row['routing_share']:8.1%} of the time",
+    ]
+    if "written_bytes_per_s" in row:
+        one, two = row["one_core_written_bytes_per_s"], row["written_bytes_per_s"]
+        lines.append(f"  written          {two:8.0f} bytes/s; with one thread {one:.0f}")
+    if "first_byte_seconds" in row:
+        ways = ("first_byte", "unpacked_first_byte", "process_first_byte")
+        packed, unpacked, process = (f"{row[f'{way}_seconds'] * 1e3:.1f} ms" for way in ways)
+        lines.append(
+            f"  first byte       {packed}; experts not packed {unpacked}; from the start of a process {process}"
+        )
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status 0, or 1 where a check fails."""
+    parser = argparse.ArgumentParser(prog="bench/inference.py", description="Scoring and writing, checked first.")
+    parser.add_argument("--json", action="store_true", help="print one JSON list, one object a case")
+    parser.add_argument("--record", action="store_true", help="append the rows to bench/results/<machine>.csv")
+    parser.add_argument("--repeats", type=int, default=3, help="timed rounds a case (default 3)")
+    parser.add_argument("--data", type=Path, help="a prepared folder; without it the text is made up")
+    parser.add_argument("--implementation", default="numba", help="which implementation to time (default numba)")
+    parser.add_argument("--first-byte", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    if arguments.first_byte:
+        sys.stdout.buffer.write(generate(load_saved(arguments.first_byte), sys.stdin.buffer.read(), num_bytes=1).text)
+        return 0
+    if arguments.repeats < 1:
+        parser.error("--repeats must be at least 1")
+    implementation, wrong = arguments.implementation, failures(arguments.implementation)
+    fitted, windows = windows_for(arguments.data, count=max(SCORED_WINDOWS))
+    ensemble = make_ensemble(fitted)
+    wrong += disagreements(ensemble, windows, implementation=implementation)
+    if wrong:
+        print(f"{implementation} is wrong, so its speed means nothing:", *wrong, sep="\n  ", file=sys.stderr)
+        return 1
+    rows = rows_of(ensemble, windows, implementation=implementation, repeats=arguments.repeats)
+    if arguments.record:
+        record(rows, bench="inference")
+    print(json.dumps(rows, indent=2) if arguments.json else "\n".join(as_text(row) for row in rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
