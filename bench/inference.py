@@ -7,11 +7,11 @@ with eager PyTorch, two threads with one, windows and texts alone with the same 
 is printed (exit status 1).
 
 Scoring is ``score_windows`` whole: routing by the first 256 bytes, four experts over 1,024 bytes, mixture in FP64.
-Writing is ``generate``: routing, reading a prompt of 256 bytes, then 256 bytes one at a time, for 16 prompts.  A byte-forward is one
-byte through one expert; operations are counted as in Eq. (21).  The speed is of two cores, the fraction of the peak of
-one; the training kernel's fraction from the same rounds stands beside it.  The eager baseline is the reference in FP32
-at the better of one and two threads, without routing and mixture: the requests of the two busiest experts of the call;
-for writing, the experts of one text read its bytes, without sampling.
+Writing is ``generate``: routing, reading a prompt of 256 bytes, then 256 bytes one at a time, for 16 prompts.  A
+byte-forward is one byte through one expert; operations are counted as in Eq. (21).  The speed is of two cores, the
+fraction of the peak of one; the training kernel's fraction from the same rounds stands beside it.  The eager baseline
+is the reference in FP32 at the better of one and two threads, without routing and mixture: requests of the two busiest
+experts of the call; for writing, the experts of one text read its bytes, without sampling.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from thinwire.soma.generate import generate, generate_batch
 SCORED_WINDOWS = (4096, 1024, 64)
 NUM_PROMPTS = 16
 WRITTEN_BYTES = 256
-EAGER_EXPERTS = 2
+EAGER_EXPERTS, EAGER_REQUESTS = 2, 128
 TRAINING_WINDOWS = 64
 
 
@@ -81,7 +81,7 @@ def scoring(ensemble: Ensemble, windows: np.ndarray, *, implementation: str) -> 
     prefixes = [window[:PREFIX_BYTES].tobytes() for window in windows]
     experts = ensemble.route(prefixes).experts
     busiest = np.argsort(-np.bincount(experts.ravel()), kind="stable")[:EAGER_EXPERTS]
-    rows, slots = np.nonzero(np.isin(experts, busiest))
+    rows, slots = (some[:EAGER_REQUESTS] for some in np.nonzero(np.isin(experts, busiest)))
     return Work(
         name=f"score {len(windows)} windows, N={ensemble.num_experts}, k={experts.shape[1]}, d={ensemble.shape.width}",
         run=lambda threads: score_windows(ensemble, windows, threads=threads, implementation=implementation),
