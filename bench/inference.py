@@ -204,8 +204,8 @@ def first_bytes(ensemble: Ensemble, prompts: list[bytes], folder: Path, *, repea
     save(ensemble, folder)
     command = [sys.executable, str(Path(__file__).resolve()), "--first-byte", str(folder)]
     ways: dict[str, Callable[[bytes], object]] = {
-        "first_byte": lambda prompt: generate(ensemble, prompt, num_bytes=1, threads=2),
-        "unpacked_first_byte": lambda prompt: generate(replace(ensemble), prompt, num_bytes=1, threads=2),
+        "first_byte": lambda prompt: generate(ensemble, prompt, num_bytes=1),
+        "unpacked_first_byte": lambda prompt: generate(replace(ensemble), prompt, num_bytes=1),
         "process_first_byte": lambda prompt: subprocess.run(
             command, input=prompt, stdout=subprocess.DEVNULL, check=True
         ),

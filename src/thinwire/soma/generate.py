@@ -70,7 +70,6 @@ def generate(
     temperature: float = 0.7,
     seed: int = 1,
     route: RouteMode = "refresh",
-    threads: int = 1,
 ) -> Generated:
     """Continue ``prompt`` by ``num_bytes`` bytes.
 
@@ -78,11 +77,11 @@ def generate(
         temperature: 0 takes the likeliest byte; 1 samples from the mixture as it is.
         seed: the same seed, run and prompt give the same bytes.
         route: ``once`` keeps the first choice of experts; ``refresh`` routes anew every 256 bytes.
-        threads: experts read the prompt side by side; one text is written by one thread.
     """
-    return generate_batch(
-        ensemble, [prompt], num_bytes=num_bytes, temperature=temperature, seed=seed, route=route, threads=threads
-    )[0]
+    (written,) = generate_batch(
+        ensemble, [prompt], num_bytes=num_bytes, temperature=temperature, seed=seed, route=route
+    )
+    return written
 
 
 def generate_batch(
@@ -95,7 +94,10 @@ def generate_batch(
     route: RouteMode = "refresh",
     threads: int = 1,
 ) -> list[Generated]:
-    """Continue every prompt, each as ``generate`` would alone with this seed, whatever the others are."""
+    """Continue every prompt, each as ``generate`` would alone with this seed, whatever the others are.
+
+    A text is written by one thread; those that share all their experts go through them together.
+    """
     uniforms = numpy_generator(seed, "generate").random(num_bytes)
     drafts = [_Draft(prompt, bytearray(prompt)) for prompt in prompts]
     for start in range(0, num_bytes, REROUTE_BYTES):
@@ -108,21 +110,20 @@ def generate_batch(
 def _choose(ensemble: Ensemble, drafts: list[_Draft], *, first_byte: int, threads: int) -> None:
     """Route every text by its last 256 bytes; experts that join read the last 1,024."""
     routes = ensemble.route([bytes(draft.text[-REROUTE_BYTES:]) for draft in drafts])
-    joining: list[tuple[_Draft, int]] = []
     for draft, experts, weights in zip(drafts, routes.experts.tolist(), routes.weights.tolist(), strict=True):
         draft.parts.append((first_byte, experts, weights))
         draft.weights = dict(zip(experts, weights, strict=True))
         draft.readings = {expert: known for expert, known in draft.readings.items() if expert in draft.weights}
-        joining += [(draft, expert) for expert in experts if expert not in draft.readings]
-    ensemble.resident.load({expert for _, expert in joining}, threads=threads)
+    ensemble.resident.load(np.unique(routes.experts).tolist(), threads=threads)
 
-    def read(item: tuple[_Draft, int], _: None) -> None:
-        draft, expert = item
-        # A window of training begins with the byte that ends a document, so an empty prompt is read as one.
-        seen = bytes(draft.text[-CONTEXT_BYTES:]) or b"\x00"
-        draft.readings[expert] = read_text(ensemble.resident, expert, seen)
+    def read(draft: _Draft, _: None) -> None:
+        joining = [expert for expert in draft.experts if expert not in draft.readings]
+        if joining:
+            # A window of training begins with the byte that ends a document, so an empty prompt is read as one.
+            seen = bytes(draft.text[-CONTEXT_BYTES:]) or b"\x00"
+            draft.readings |= dict(zip(joining, read_text(ensemble.resident, joining, seen), strict=True))
 
-    for_each(joining, read, make_workspace=lambda: None, threads=threads)
+    for_each(drafts, read, make_workspace=lambda: None, threads=threads)
 
 
 def _write(ensemble: Ensemble, drafts: list[_Draft], uniforms: np.ndarray, *, temperature: float, threads: int) -> None:

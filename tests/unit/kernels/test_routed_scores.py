@@ -255,7 +255,7 @@ def test_reading_a_text_equals_scoring_the_window(case: LossCase) -> None:
         implementation="numba",
     )[0, 0]
     for t in range(case.input_bytes):
-        probability = read_text(model, 0, window[: t + 1].numpy().tobytes()).probability
+        probability = read_text(model, [0], window[: t + 1].numpy().tobytes())[0].probability
         assert probability.shape == (256,)
         assert float(probability.sum(dtype=np.float64)) == pytest.approx(1.0, abs=2e-6)
         # float32 probabilities; below exp(-87) they are nothing
@@ -264,7 +264,7 @@ def test_reading_a_text_equals_scoring_the_window(case: LossCase) -> None:
 
 def test_an_empty_text_cannot_be_read() -> None:
     with pytest.raises(ValueError, match="no byte"):
-        read_text(resident(CASES[1]), 0, b"")
+        read_text(resident(CASES[1]), [0], b"")
 
 
 @pytest.mark.parametrize("decoder_kind", ["shared", "per expert"])
@@ -278,7 +278,7 @@ def test_texts_continued_together_are_what_each_is_alone(count: int, temperature
     prompts = [generator.integers(0, 256, 3 + row, dtype=np.uint8).tobytes() for row in range(count)]
     uniforms, weights = generator.random((count, 6)), np.array([0.75, 0.25])
     texts = [
-        Continuation([read_text(model, expert, prompt) for expert in experts], weights, row)
+        Continuation(read_text(model, experts, prompt), weights, row)
         for prompt, row in zip(prompts, uniforms, strict=True)
     ]
     together = continue_texts(model, experts=experts, texts=texts, temperature=temperature)
@@ -287,12 +287,12 @@ def test_texts_continued_together_are_what_each_is_alone(count: int, temperature
         assert alone.text == written.text
         so_far = prompt
         for uniform in row:
-            readings = [read_text(model, expert, so_far) for expert in experts]
+            readings = read_text(model, experts, so_far)
             mixture = 0.75 * readings[0].probability.astype(float) + 0.25 * readings[1].probability.astype(float)
             so_far += bytes([draw_byte(mixture, temperature, uniform, np.empty(256))])
         assert so_far == prompt + written.text
         for expert, reading in zip(experts, written.readings, strict=True):
-            again = read_text(model, expert, so_far)
+            (again,) = read_text(model, [expert], so_far)
             np.testing.assert_array_equal(reading.state, again.state)
             np.testing.assert_array_equal(reading.probability, again.probability)
 
@@ -300,7 +300,7 @@ def test_texts_continued_together_are_what_each_is_alone(count: int, temperature
 def test_a_continuation_in_two_parts_equals_one() -> None:
     model = resident(CASES[1])
     uniforms, weights = np.random.default_rng(6).random(20), np.ones(1)
-    start = Continuation([read_text(model, 1, b"ab")], weights, uniforms)
+    start = Continuation(read_text(model, [1], b"ab"), weights, uniforms)
     (whole,) = continue_texts(model, experts=[1], texts=[start], temperature=1.0)
     (first,) = continue_texts(model, experts=[1], texts=[start._replace(uniforms=uniforms[:7])], temperature=1.0)
     rest = Continuation(first.readings, weights, uniforms[7:])

@@ -55,9 +55,9 @@ def test_an_empty_prompt_starts_cold(ensemble: Ensemble) -> None:
 def test_a_long_prompt_is_read_by_its_last_1024_bytes(ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch) -> None:
     readings: list[bytes] = []
 
-    def listening(model: ResidentExperts, expert: int, text: bytes) -> Reading:
+    def listening(model: ResidentExperts, experts: list[int], text: bytes) -> list[Reading]:
         readings.append(text)
-        return read_text(model, expert, text)
+        return read_text(model, experts, text)
 
     monkeypatch.setattr("thinwire.soma.generate.read_text", listening)
     prompt = OTHER * 20 + (PROMPT * 30)[-CONTEXT_BYTES:]
@@ -71,11 +71,11 @@ def test_an_expert_that_stays_reads_on_and_one_that_joins_reads_what_it_missed(
     ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expert 0 writes the first part; both write the second."""
-    calls: list[tuple[int, bytes]] = []
+    calls: list[tuple[list[int], bytes]] = []
 
-    def listening(model: ResidentExperts, expert: int, text: bytes) -> Reading:
-        calls.append((expert, text))
-        return read_text(model, expert, text)
+    def listening(model: ResidentExperts, experts: list[int], text: bytes) -> list[Reading]:
+        calls.append((experts, text))
+        return read_text(model, experts, text)
 
     chosen = [[0], [1, 0]]
 
@@ -87,7 +87,7 @@ def test_an_expert_that_stays_reads_on_and_one_that_joins_reads_what_it_missed(
     monkeypatch.setattr("thinwire.soma.generate.read_text", listening)
     monkeypatch.setattr(Router, "route", route)
     written = generate(ensemble, PROMPT, num_bytes=REROUTE_BYTES + 4)
-    assert calls == [(0, PROMPT), (1, PROMPT + written.text[:REROUTE_BYTES])]
+    assert calls == [([0], PROMPT), ([1], PROMPT + written.text[:REROUTE_BYTES])]
     assert written.experts == [(0, [0], [1.0]), (REROUTE_BYTES, [1, 0], [0.5, 0.5])]
 
 

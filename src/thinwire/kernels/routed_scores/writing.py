@@ -153,19 +153,48 @@ def _write(
             _keep_probabilities(num_streams, sizes, scratch, probabilities[slot])
 
 
-def read_text(model: ResidentExperts, expert: int, text: bytes) -> Reading:
-    """One expert reads ``text`` from the zero state of a window's start. Raises ValueError for no byte."""
+@compiled
+@no_type_check
+def _read(
+    experts: np.ndarray,
+    packed: np.ndarray,
+    tables: np.ndarray,
+    decoders: np.ndarray,
+    sizes: Sizes,
+    tokens: np.ndarray,
+    states: np.ndarray,
+    probabilities: np.ndarray,
+    scratch: np.ndarray,
+) -> None:
+    """Fill states [k, 1, F] and probabilities [k, 1, 256]; ``tokens`` [1, n + 1] end with a byte that is not read."""
+    ignored = np.empty((1, tokens.shape[1] - 1))
+    for slot in range(len(experts)):
+        expert = experts[slot]
+        decoder = decoders[min(expert, len(decoders) - 1)]
+        forward_streams((0,), packed[expert], tables[expert], decoder, sizes, tokens, states[slot], scratch, ignored)
+        _keep_probabilities(1, sizes, scratch, probabilities[slot])
+
+
+def read_text(model: ResidentExperts, experts: Sequence[int], text: bytes) -> list[Reading]:
+    """Each of ``experts`` reads ``text`` from the zero state of a window's start. Raises ValueError for no byte."""
     if not text:
         raise ValueError("no byte to read")
-    model.load([expert])
-    sizes = model.sizes
-    tokens = np.frombuffer(text + b"\0", np.uint8)[None].copy()
-    states, scratch = np.zeros((1, state_floats(sizes)), np.float32), stream_scratch(sizes)
-    weights = (model.packed[expert], model.tables[expert], model.decoder(expert), sizes)
-    forward_streams((0,), *weights, tokens, states, scratch, np.empty((1, len(text))))
-    probabilities = np.empty((1, VOCABULARY), np.float32)
-    _keep_probabilities(1, sizes, scratch, probabilities)
-    return Reading(states[0], probabilities[0])
+    model.load(experts)
+    sizes, num_experts = model.sizes, len(experts)
+    states = np.zeros((num_experts, 1, state_floats(sizes)), np.float32)
+    probabilities = np.empty((num_experts, 1, VOCABULARY), np.float32)
+    _read(
+        np.array(experts, np.int64),
+        model.packed,
+        model.tables,
+        model.decoders,
+        sizes,
+        np.array([[*text, 0]], np.uint8),
+        states,
+        probabilities,
+        stream_scratch(sizes),
+    )
+    return [Reading(states[slot, 0], probabilities[slot, 0]) for slot in range(num_experts)]
 
 
 class Written(NamedTuple):
