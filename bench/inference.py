@@ -230,6 +230,8 @@ def rows_of(ensemble: Ensemble, windows: np.ndarray, *, implementation: str, rep
         rows.append(row | {"one_core_written_bytes_per_s": row["one_core_byte_forwards_per_s"] * share})
     with tempfile.TemporaryDirectory() as folder:
         rows[-2] |= first_bytes(ensemble, prompts, Path(folder), repeats=repeats)
+    later = WRITTEN_BYTES / rows[-2]["one_core_written_bytes_per_s"] - rows[-2]["first_byte_seconds"]
+    rows[-2] |= {"later_bytes_per_s": (WRITTEN_BYTES - 1) / later}
     return rows
 
 
