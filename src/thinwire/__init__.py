@@ -25,7 +25,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thinwire.api.verbs import evaluate, export, generate, load, train
+    from thinwire.api.verbs import evaluate, export, generate, generate_batch, load, train
     from thinwire.data.prepare import PrepareOptions, prepare
     from thinwire.experiments.registry import preset
     from thinwire.report.page import write_report
@@ -43,6 +43,7 @@ _HOMES = {
     "evaluate": "thinwire.api.verbs",
     "export": "thinwire.api.verbs",
     "generate": "thinwire.api.verbs",
+    "generate_batch": "thinwire.api.verbs",
     "load": "thinwire.api.verbs",
     "train": "thinwire.api.verbs",
     "PrepareOptions": "thinwire.data.prepare",
@@ -71,6 +72,7 @@ __all__ = [
     "evaluate",
     "export",
     "generate",
+    "generate_batch",
     "load",
     "load_ensemble",
     "load_language_model",

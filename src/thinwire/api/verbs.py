@@ -1,5 +1,6 @@
 """Which method does the work?  A configuration's type or a run's kind says so; only that method is imported."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -164,6 +165,41 @@ def generate(
     from thinwire.subspaces import generate as subspaces
 
     return subspaces.generate(model, prompt, num_bytes=num_bytes, temperature=temperature, seed=seed)
+
+
+def generate_batch(
+    model: Any,
+    prompts: Sequence[bytes],
+    *,
+    num_bytes: int,
+    temperature: float = 0.7,
+    seed: int = 1,
+    route: RouteMode | None = None,
+    threads: int = 1,
+) -> list[Any]:
+    """Continue every prompt as ``generate`` would alone, with the same arguments and errors.
+
+    Args:
+        threads: an ensemble's texts are shared among so many; those of the same experts are written together.
+    """
+    if hasattr(model, "route"):
+        from thinwire.soma import generate as soma
+
+        return list(
+            soma.generate_batch(
+                model,
+                prompts,
+                num_bytes=num_bytes,
+                temperature=temperature,
+                seed=seed,
+                route=route or "refresh",
+                threads=threads,
+            )
+        )
+    return [
+        generate(model, prompt, num_bytes=num_bytes, temperature=temperature, seed=seed, route=route)
+        for prompt in prompts
+    ]
 
 
 def export(run: Path, *, out: Path) -> Any:

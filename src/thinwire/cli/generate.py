@@ -1,6 +1,7 @@
-"""``thinwire generate RUN --prompt TEXT``"""
+"""``thinwire generate RUN --prompt TEXT``, or ``--prompts-file FILE`` for one prompt a line."""
 
 import base64
+import builtins
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,8 @@ class Arguments:
     prompt: str = ""
     """What to continue. One that begins with a dash is written --prompt=-text. SOMA: one of fewer than 32 bytes
     averages the experts by cluster prior. Subspaces: the model reads the last tokens of one that is too long."""
+    prompts_file: Path | None = None
+    """Instead of --prompt: a file with one prompt a line; all are continued at once, each as it would be alone."""
     bytes: int = 512
     """How many bytes to write."""
     temperature: float = 0.7
@@ -41,11 +44,50 @@ def main(argv: list[str]) -> None:
     wrong.at_least("--bytes", arguments.bytes, 1)
     wrong.within("--temperature", arguments.temperature, 0.0, 100.0)
     wrong.raise_any(where="thinwire generate")
+    if arguments.prompts_file:
+        _write_several(arguments, arguments.prompts_file)
+        return
     written = write_sample(arguments)
     if arguments.json:
         print_json(sample_record(written, arguments.temperature, arguments.seed))
         return
     print_bytes(written.prompt + written.text + b"\n")
+
+
+def _write_several(arguments: Arguments, file: Path) -> None:
+    """One sample a line of the file, printed and not kept in the run."""
+    from thinwire.api.verbs import generate_batch, load
+    from thinwire.launch.local import available_cores
+
+    prompts = _prompts_of(arguments, file)
+    samples = generate_batch(
+        load(arguments.run),
+        prompts,
+        num_bytes=arguments.bytes,
+        temperature=arguments.temperature,
+        seed=arguments.seed,
+        route=arguments.route,
+        threads=available_cores(),
+    )
+    if arguments.json:
+        records = [sample_record(written, arguments.temperature, arguments.seed) for written in samples]
+        print_json({"samples": records})
+        return
+    for written in samples:
+        print_bytes(written.prompt + written.text + b"\n")
+
+
+def _prompts_of(arguments: Arguments, file: Path) -> list[builtins.bytes]:
+    if arguments.prompt:
+        raise UserError("prompts are given twice", where="--prompt and --prompts-file", fix="leave one of them out")
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        what = f"the prompts cannot be read: {error.strerror}"
+        raise UserError(what, where=str(file), fix="give a file with one prompt a line") from error
+    if not text:
+        raise UserError("the file is empty", where=str(file), fix="give a file with one prompt a line")
+    return [line.removesuffix(b"\r") for line in text.removesuffix(b"\n").split(b"\n")]
 
 
 def write_sample(arguments: Arguments) -> Any:

@@ -1,11 +1,15 @@
 """Does the same seed write the same bytes, from any prompt, and is the mixture what scoring says it is?"""
 
+import base64
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from thinwire.base.errors import UserError
+from thinwire.cli import generate as command
 from thinwire.kernels.routed_scores.resident import ResidentExperts
 from thinwire.kernels.routed_scores.writing import Reading, read_text
 from thinwire.soma.ensemble import Ensemble, load_ensemble, score_bytes
@@ -100,6 +104,34 @@ def test_a_batch_is_what_each_prompt_gives_alone(ensemble: Ensemble, threads: in
     together = generate_batch(several, prompts, threads=threads, **arguments)
     assert together == [generate(several, prompt, **arguments) for prompt in prompts]
     assert generate_batch(several, [], **arguments) == []
+
+
+def test_the_command_continues_every_line_of_a_file(
+    tiny_run: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    prompts = [PROMPT, b"", b"caf\xe9", OTHER.strip()]
+    (tmp_path / "prompts.txt").write_bytes(b"\n".join(prompts) + b"\n")
+    asked = [str(tiny_run), "--prompts-file", str(tmp_path / "prompts.txt"), "--bytes", "12", "--seed", "2"]
+    alone = [generate(load_ensemble(tiny_run), prompt, num_bytes=12, seed=2) for prompt in prompts]
+    command.main(asked)
+    assert capsysbinary.readouterr().out == b"".join(one.prompt + one.text + b"\n" for one in alone)
+    command.main([*asked, "--json"])
+    (samples,) = json.loads(capsysbinary.readouterr().out).values()
+    assert [base64.b64decode(sample["bytes_base64"]) for sample in samples] == [one.text for one in alone]
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "message"),
+    [(None, [], "cannot be read"), (b"", [], "is empty"), (b"a", ["--prompt", "b"], "given twice")],
+)
+def test_a_file_without_prompts_is_refused(
+    tmp_path: Path, content: bytes | None, more: list[str], message: str
+) -> None:
+    file = tmp_path / "prompts.txt"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        command.main([str(tmp_path), "--prompts-file", str(file), *more])
 
 
 def test_routing_once_keeps_its_experts_and_refreshing_asks_again(ensemble: Ensemble) -> None:
