@@ -36,6 +36,50 @@ for case in CASES:
     print(float(((losses[0] - losses[1]) / losses[1]).abs().max()))
 """
 
+SCORES = """
+import thinwire.kernels.vector_ir as vector_ir
+
+vector_ir.tile_rows = lambda: 4
+import numpy as np
+import torch
+from thinwire.kernels.expert_losses.cases import CASES, inputs_for
+from thinwire.kernels.lane_rows import TILE_ROWS
+from thinwire.kernels.routed_scores import cpu_impl
+from thinwire.kernels.routed_scores.api import routed_scores
+
+assert TILE_ROWS == 4
+for case in CASES:
+    if case.weights == "extreme" or case.input_bytes > 20:
+        continue
+    inputs = inputs_for(case)
+    windows = np.random.default_rng(1).integers(0, 256, (7, case.input_bytes + 1), dtype=np.uint8)
+    scores = []
+    for name, dtype, lanes_from in (
+        ("numba", torch.float32, 17), ("numba", torch.float32, 1), ("reference", torch.float64, 1)
+    ):
+        cpu_impl.LANES_FROM = lanes_from
+        scores.append(
+            routed_scores(
+                torch.tensor(inputs.theta, dtype=dtype)[None], shape=case.shape,
+                decoder=torch.tensor(inputs.decoder, dtype=dtype), windows=torch.from_numpy(windows),
+                experts=torch.zeros(7, 1, dtype=torch.int64), first_target=0, implementation=name,
+            )
+        )
+    streams, lanes, exact = scores
+    assert torch.equal(streams, lanes), case.name
+    print(float((streams - exact).abs().max()))
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for an x86-64 processor without AVX-512")
+def test_scores_of_lanes_and_streams_without_avx_512(tmp_path: Path) -> None:
+    environment = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", SCORES], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    errors = [float(line) for line in done.stdout.split()]
+    assert len(errors) >= 5
+    assert max(errors) < 1e-5
+
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for an x86-64 processor without AVX-512")
 def test_losses_without_avx_512(tmp_path: Path) -> None:
