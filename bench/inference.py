@@ -261,6 +261,7 @@ def as_text(row: dict[str, Any]) -> str:
         lines.append(
             f"  first byte       {packed}; experts not packed {unpacked}; from the start of a process {process}"
         )
+        lines.append(f"  later bytes      {row['later_bytes_per_s']:8.0f} bytes/s, one thread")
     return "\n".join(lines)
 
 

@@ -85,6 +85,8 @@ def test_rows_hold_the_contracts_keys_and_agree_with_each_other(
     assert one["first_byte_seconds"] > 0
     later_seconds = 4 / one["one_core_written_bytes_per_s"] - one["first_byte_seconds"]
     assert one["later_bytes_per_s"] == pytest.approx(3 / later_seconds)
+    assert "later bytes" in bench.as_text(one)
+    assert "later bytes" not in bench.as_text(several)
     # 256 bytes are read and 4 written, by two experts
     assert several["written_bytes_per_s"] == pytest.approx(several["byte_forwards_per_s"] * 4 / 260 / 2)
 
