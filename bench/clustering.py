@@ -20,7 +20,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from scipy.sparse import csr_matrix
 
 from clustering_checks import ACTIVE_EXPERTS, PREFIX_BYTES, SEED, failures, nearest_by_threads
 from clustering_text import WINDOW_BYTES, windows_drawn, windows_of_corpus
-from measuring import record, timed_in_turn
+from measuring import parsed, parser_of, publish, timed_in_turn
 from peak import run_matrix_product, run_peak_loop
 from thinwire.base.errors import UserError
 from thinwire.soma.clusters import assign, fit_router
@@ -188,7 +188,7 @@ def measured_apart(arguments: argparse.Namespace) -> dict[str, Any]:
     return row
 
 
-def as_text(row: dict[str, Any]) -> str:
+def as_text(row: Mapping[str, Any]) -> str:
     """For a person: stages in seconds, rates in MB/s, spreads of the rounds in brackets."""
     stages = [key for key in row if key.startswith("seconds_") and key != "seconds_fit"]
     smallest, largest = row["smallest_cluster_over_mean"], row["largest_cluster_over_mean"]
@@ -209,18 +209,13 @@ def as_text(row: dict[str, Any]) -> str:
     return "\n".join((f"{row['case']}: {row['terms']} terms (speeds: median of {row['repeats']})", *lines))
 
 
-def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench/clustering.py", description="Clustering and routing, checked first.")
-    parser.add_argument("--json", action="store_true", help="print one JSON list, one object a case")
-    parser.add_argument("--record", action="store_true", help="append the rows to bench/results/<machine>.csv")
+def arguments_of(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = parser_of("bench/clustering.py", "Clustering and routing, checked first.")
     parser.add_argument("--windows", type=int, default=400_000, help="windows to divide (default 400000)")
     parser.add_argument("--clusters", type=int, default=256, help="parts to divide them into (default 256)")
     parser.add_argument("--data", type=Path, help="a prepared folder; without it the text is made up")
-    parser.add_argument("--repeats", type=int, default=3, help="timed rounds of assignment and routing (default 3)")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args(argv)
-    if arguments.repeats < 1:
-        parser.error("--repeats must be at least 1")
+    arguments = parsed(parser, argv)
     if arguments.clusters < 2 or arguments.windows < 32 * arguments.clusters:
         parser.error("--clusters must be at least 2, and --windows at least 32 a cluster")
     return arguments
@@ -228,7 +223,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0, or 1 where a check fails."""
-    arguments = parsed(argv)
+    arguments = arguments_of(argv)
     if arguments.measure:
         row = measure(
             arguments.data,
@@ -248,9 +243,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return 1
-    if arguments.record:
-        record([row], bench="clustering")
-    print(json.dumps([row], indent=2) if arguments.json else as_text(row))
+    publish([row], arguments=arguments, bench="clustering", as_text=as_text)
     return 0
 
 

@@ -7,16 +7,14 @@ unperturbed forward of the same kernel on as many rows and the same bytes; the p
 shared product, FP32, fewer pairs, at one thread); the weighted sum over the same pairs; and a large matrix product.
 """
 
-import argparse
-import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from measuring import record, timed_in_turn
+from measuring import parsed, parser_of, publish, timed_in_turn
 from peak import run_matrix_product, run_peak_loop
 from thinwire.base.seeds import stream_key
 from thinwire.kernels.eggroll import reference
@@ -149,7 +147,7 @@ def measure(width: int, *, repeats: int) -> dict[str, Any]:
     }
 
 
-def as_text(row: dict[str, Any]) -> str:
+def as_text(row: Mapping[str, Any]) -> str:
     return (
         f"{row['case']:<6} {row['pairs']:>6} pairs"
         f"  perturbed {row['perturbed_byte_forwards_per_s'] / 1e6:7.3f} M/s [{row['perturbed_spread']:.0%}]"
@@ -163,27 +161,15 @@ def as_text(row: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0, or 1 where a correctness case fails."""
-    parser = argparse.ArgumentParser(prog="bench/eggroll.py", description="Speed of EGGROLL's forward, checked first.")
-    parser.add_argument("--json", action="store_true", help="print one JSON list, one object a width")
-    parser.add_argument("--record", action="store_true", help="append the rows to bench/results/<machine>.csv")
-    parser.add_argument("--repeats", type=int, default=3, help="timed rounds a width (default 3)")
+    parser = parser_of("bench/eggroll.py", "Speed of EGGROLL's forward, checked first.")
     parser.add_argument("--widths", default=",".join(map(str, PAPER_WIDTHS)), help="which widths (default the paper's)")
-    arguments = parser.parse_args(argv)
-    if arguments.repeats < 1:
-        parser.error("--repeats must be at least 1")
+    arguments = parsed(parser, argv)
     wrong = failures()
     if wrong:
         print("the kernel is wrong, so its speed means nothing:", *wrong, sep="\n  ", file=sys.stderr)
         return 1
-    rows = []
-    for width in map(int, arguments.widths.split(",")):
-        rows.append(measure(width, repeats=arguments.repeats))
-        if not arguments.json:
-            print(as_text(rows[-1]), flush=True)
-    if arguments.record:
-        record(rows, bench="eggroll")
-    if arguments.json:
-        print(json.dumps(rows, indent=2))
+    rows = (measure(width, repeats=arguments.repeats) for width in map(int, arguments.widths.split(",")))
+    publish(rows, arguments=arguments, bench="eggroll", as_text=as_text)
     return 0
 
 

@@ -15,12 +15,11 @@ experts of the call; for writing, the experts of one text read its bytes, withou
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,10 +27,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from forward_speed import contestants_of, lines_of, measures_of
 from inference_checks import disagreements, failures
 from inference_ensemble import PREFIX_BYTES, load_saved, make_ensemble, save, windows_for
-from measuring import record, spread_of, timed_in_turn
-from peak import run_matrix_product, run_peak_loop
+from measuring import parsed, parser_of, publish, spread_of, timed_in_turn
 from thinwire.base.seeds import stream_key
 from thinwire.kernels.expert_losses.api import expert_losses
 from thinwire.kernels.routed_scores.api import routed_scores
@@ -136,57 +135,27 @@ def training_forwards(ensemble: Ensemble) -> float:
 def measure(work: Work, ensemble: Ensemble, *, implementation: str, repeats: int) -> dict[str, Any]:
     """One row of the result; keys as in the contract, and spreads beside them."""
 
-    def timed_run(threads: int) -> float:
-        torch.set_num_threads(threads)
+    def run(threads: int) -> float:
         work.run(threads)
         return work.byte_forwards
-
-    def eager(threads: int) -> float:
-        torch.set_num_threads(threads)
-        return work.eager()
 
     def routed() -> float:
         work.route()
         return 1.0
 
-    contestants: dict[str, Callable[[], float]] = {
-        "peak loop": run_peak_loop,
-        "one core": lambda: timed_run(1),
-        "eager, 1 thread": lambda: eager(1),
-        "matrix product": run_matrix_product,
-        "routing": routed,
-        "two cores": lambda: timed_run(2),
-        "training": lambda: training_forwards(ensemble),
-        "eager, 2 threads": lambda: eager(2),
-    }
+    contestants = contestants_of(one_core=lambda: run(1), two_cores=lambda: run(2), eager=work.eager)
+    contestants |= {"routing": routed, "training": lambda: training_forwards(ensemble)}
     for warm in ("peak loop", "matrix product", "two cores", "training"):
         contestants[warm]()
-    timed = timed_in_turn(contestants, repeats=repeats)
-    baseline = max(timed["eager, 1 thread"], timed["eager, 2 threads"])
-    peak = max(timed["peak loop"], timed["matrix product"])
-    speed, one_core, operations = timed["two cores"], timed["one core"], ensemble.shape.operations_per_byte
-    return {
-        "case": work.name,
-        "implementation": implementation,
-        "byte_forwards_per_s": speed.median,
-        "byte_forwards_spread": speed.spread,
-        "one_core_byte_forwards_per_s": one_core.median,
-        "one_core_spread": one_core.spread,
-        "eager_byte_forwards_per_s": baseline.median,
-        "eager_spread": baseline.spread,
-        "eager_threads": 1 if baseline == timed["eager, 1 thread"] else 2,
-        "speedup_over_eager": speed.median / baseline.median,
-        "fma_peak_flops_per_s": peak.median,
-        "fma_loop_flops_per_s": timed["peak loop"].median,
-        "matrix_product_flops_per_s": timed["matrix product"].median,
-        "fraction_of_fma_peak": one_core.median * operations / peak.median,
-        "training_fraction_of_fma_peak": timed["training"].median * operations / peak.median,
-        "second_core_gain": speed.median / one_core.median,
+    timed, operations = timed_in_turn(contestants, repeats=repeats), ensemble.shape.operations_per_byte
+    row = {"case": work.name, "implementation": implementation}
+    row |= measures_of(timed, operations_per_byte=operations, repeats=repeats)
+    return row | {
+        "training_fraction_of_fma_peak": timed["training"].median * operations / row["fma_peak_flops_per_s"],
         # The same routing whether one core works on the rest or two, hence the larger of the two shares.
-        "routing_share": speed.median / work.byte_forwards / timed["routing"].median,
-        "tokens_per_s": speed.median / ensemble.active_experts,
+        "routing_share": row["byte_forwards_per_s"] / work.byte_forwards / timed["routing"].median,
+        "tokens_per_s": row["byte_forwards_per_s"] / ensemble.active_experts,
         "resident_bytes": ensemble.resident.num_bytes,
-        "repeats": repeats,
     }
 
 
@@ -235,21 +204,10 @@ def rows_of(ensemble: Ensemble, windows: np.ndarray, *, implementation: str, rep
     return rows
 
 
-def as_text(row: dict[str, Any]) -> str:
-    """For a person: rates in millions of byte-forwards per second, spreads of the rounds in brackets."""
-    keys = ("byte_forwards_per_s", "one_core_byte_forwards_per_s", "eager_byte_forwards_per_s")
-    speed, one_core, eager = (row[key] / 1e6 for key in keys)
-    loop, product = row["fma_loop_flops_per_s"] / 1e9, row["matrix_product_flops_per_s"] / 1e9
-    threads = row["eager_threads"]
+def as_text(row: Mapping[str, Any]) -> str:
     lines = [
-        f"{row['case']}, {row['implementation']} (median of {row['repeats']})",
-        f"  two cores        {speed:8.3f} M byte-forwards/s  [{row['byte_forwards_spread']:.0%}]",
-        f"  one core         {one_core:8.3f} M byte-forwards/s  [{row['one_core_spread']:.0%}]",
-        f"  eager            {eager:8.3f} M byte-forwards/s  [{row['eager_spread']:.0%}]  {threads} threads",
-        f"  over eager       {row['speedup_over_eager']:8.2f} x",
-        f"  of the FMA peak  {row['fraction_of_fma_peak']:8.1%}    loop {loop:.0f}, product {product:.0f} GFLOP/s",
+        *lines_of(row),
         f"  training, same   {row['training_fraction_of_fma_peak']:8.1%}",
-        f"  second core      {row['second_core_gain']:8.2f} x",
         f"  routing          {row['routing_share']:8.1%} of the time",
     ]
     if "written_bytes_per_s" in row:
@@ -267,19 +225,14 @@ def as_text(row: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0, or 1 where a check fails."""
-    parser = argparse.ArgumentParser(prog="bench/inference.py", description="Scoring and writing, checked first.")
-    parser.add_argument("--json", action="store_true", help="print one JSON list, one object a case")
-    parser.add_argument("--record", action="store_true", help="append the rows to bench/results/<machine>.csv")
-    parser.add_argument("--repeats", type=int, default=3, help="timed rounds a case (default 3)")
+    parser = parser_of("bench/inference.py", "Scoring and writing, checked first.")
     parser.add_argument("--data", type=Path, help="a prepared folder; without it the text is made up")
     parser.add_argument("--implementation", default="numba", help="which implementation to time (default numba)")
     parser.add_argument("--first-byte", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args(argv)
+    arguments = parsed(parser, argv)
     if arguments.first_byte:
         sys.stdout.buffer.write(generate(load_saved(arguments.first_byte), sys.stdin.buffer.read(), num_bytes=1).text)
         return 0
-    if arguments.repeats < 1:
-        parser.error("--repeats must be at least 1")
     implementation, wrong = arguments.implementation, failures(arguments.implementation)
     fitted, windows = windows_for(arguments.data, count=max(SCORED_WINDOWS))
     ensemble = make_ensemble(fitted)
@@ -288,9 +241,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{implementation} is wrong, so its speed means nothing:", *wrong, sep="\n  ", file=sys.stderr)
         return 1
     rows = rows_of(ensemble, windows, implementation=implementation, repeats=arguments.repeats)
-    if arguments.record:
-        record(rows, bench="inference")
-    print(json.dumps(rows, indent=2) if arguments.json else "\n".join(as_text(row) for row in rows))
+    publish(rows, arguments=arguments, bench="inference", as_text=as_text)
     return 0
 
 

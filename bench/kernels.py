@@ -16,15 +16,14 @@ one core in the same rounds (``sgemm.py``). ``fraction_of_sgemm`` counts only op
 of 256 bytes saves is in ``counted_fraction_of_sgemm``, which counts as in Eq. (21).
 """
 
-import argparse
-import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from measuring import Timed, record, timed_in_turn
+from forward_speed import contestants_of, lines_of, measures_of
+from measuring import Timed, parsed, parser_of, publish, timed_in_turn
 from peak import run_matrix_product, run_peak_loop
 from sgemm import operations_done, sgemm_runs
 from thinwire.base.seeds import stream_key
@@ -104,52 +103,27 @@ def measure(case: LossCase, *, implementation: str, repeats: int) -> dict[str, A
     is_wide = case in WIDE_BENCH_CASES
 
     def kernel(threads: int, *, directions: int) -> float:
-        torch.set_num_threads(threads)
         some = case._replace(num_directions=directions)
         losses(some, implementation=implementation, dtype=torch.float32, threads=threads, given=given)
         return 2.0 * directions * case.batch * case.input_bytes
 
-    def eager(threads: int) -> float:
-        torch.set_num_threads(threads)
+    def eager() -> float:
         some = case._replace(num_directions=min(case.num_directions, EAGER_DIRECTIONS))
         losses(some, implementation="reference", dtype=torch.float32, threads=1, given=given)
         return 2.0 * some.num_directions * case.batch * case.input_bytes
 
-    part = max(case.num_directions // 4, 1)
-    contestants: dict[str, Callable[[], float]] = {
-        "peak loop": run_peak_loop,
-        "one core": lambda: kernel(1, directions=part),
-        "eager, 1 thread": lambda: eager(1),
-        "matrix product": run_matrix_product,
-        "two cores": lambda: kernel(2, directions=case.num_directions),
-        "eager, 2 threads": lambda: eager(2),
-    }
+    contestants = contestants_of(
+        one_core=lambda: kernel(1, directions=max(case.num_directions // 4, 1)),
+        two_cores=lambda: kernel(2, directions=case.num_directions),
+        eager=eager,
+    )
     if is_wide:
         contestants |= sgemm_runs(case.shape, batch=case.batch)
     run_peak_loop()
     run_matrix_product()
     timed = timed_in_turn(contestants, repeats=repeats)
-    baseline = max(timed["eager, 1 thread"], timed["eager, 2 threads"])
-    peak = max(timed["peak loop"], timed["matrix product"])
-    speed, one_core = timed["two cores"], timed["one core"]
-    row = {
-        "case": case.name,
-        "implementation": implementation,
-        "byte_forwards_per_s": speed.median,
-        "byte_forwards_spread": speed.spread,
-        "one_core_byte_forwards_per_s": one_core.median,
-        "one_core_spread": one_core.spread,
-        "eager_byte_forwards_per_s": baseline.median,
-        "eager_spread": baseline.spread,
-        "eager_threads": 1 if baseline == timed["eager, 1 thread"] else 2,
-        "speedup_over_eager": speed.median / baseline.median,
-        "fma_peak_flops_per_s": peak.median,
-        "fma_loop_flops_per_s": timed["peak loop"].median,
-        "matrix_product_flops_per_s": timed["matrix product"].median,
-        "fraction_of_fma_peak": one_core.median * case.shape.operations_per_byte / peak.median,
-        "second_core_gain": speed.median / one_core.median,
-        "repeats": repeats,
-    }
+    row = {"case": case.name, "implementation": implementation}
+    row |= measures_of(timed, operations_per_byte=case.shape.operations_per_byte, repeats=repeats)
     return row | (against_sgemm(case, timed) if is_wide else {})
 
 
@@ -167,38 +141,20 @@ def against_sgemm(case: LossCase, timed: Mapping[str, Timed]) -> dict[str, float
     }
 
 
-def as_text(row: dict[str, Any]) -> str:
-    """For a person: rates in millions of byte-forwards per second, spreads of the rounds in brackets."""
-    keys = ("byte_forwards_per_s", "one_core_byte_forwards_per_s", "eager_byte_forwards_per_s")
-    speed, one_core, eager = (row[key] / 1e6 for key in keys)
-    threads = row["eager_threads"]
-    loop, product = row["fma_loop_flops_per_s"] / 1e9, row["matrix_product_flops_per_s"] / 1e9
-    lines: tuple[str, ...] = (
-        f"{row['case']}, {row['implementation']} (median of {row['repeats']})",
-        f"  two cores        {speed:8.3f} M byte-forwards/s  [{row['byte_forwards_spread']:.0%}]",
-        f"  one core         {one_core:8.3f} M byte-forwards/s  [{row['one_core_spread']:.0%}]",
-        f"  eager            {eager:8.3f} M byte-forwards/s  [{row['eager_spread']:.0%}]  {threads} threads",
-        f"  over eager       {row['speedup_over_eager']:8.2f} x",
-        f"  of the FMA peak  {row['fraction_of_fma_peak']:8.1%}    loop {loop:.0f}, product {product:.0f} GFLOP/s",
-        f"  second core      {row['second_core_gain']:8.2f} x",
-    )
+def as_text(row: Mapping[str, Any]) -> str:
+    lines = lines_of(row)
     if "fraction_of_sgemm" in row:
         fraction, best = row["fraction_of_sgemm"], row["sgemm_flops_per_s"] / 1e9
-        lines += (f"  of sgemm         {fraction:8.1%}    {best:.0f} GFLOP/s [{row['sgemm_spread']:.0%}]",)
+        lines.append(f"  of sgemm         {fraction:8.1%}    {best:.0f} GFLOP/s [{row['sgemm_spread']:.0%}]")
     return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0, or 1 where a correctness case fails."""
-    parser = argparse.ArgumentParser(prog="bench/kernels.py", description="Speed of expert_losses, checked first.")
-    parser.add_argument("--json", action="store_true", help="print one JSON list, one object a case")
-    parser.add_argument("--record", action="store_true", help="append the rows to bench/results/<machine>.csv")
-    parser.add_argument("--repeats", type=int, default=3, help="timed rounds a case (default 3)")
+    parser = parser_of("bench/kernels.py", "Speed of expert_losses, checked first.")
     parser.add_argument("--only", choices=("narrow", "wide"), help="time one kind of expert (default both)")
     parser.add_argument("--implementation", default="numba", help="which implementation to time (default numba)")
-    arguments = parser.parse_args(argv)
-    if arguments.repeats < 1:
-        parser.error("--repeats must be at least 1")
+    arguments = parsed(parser, argv)
     implementation = arguments.implementation
     wrong = failures(implementation)
     cases = {"narrow": BENCH_CASES, "wide": WIDE_BENCH_CASES}.get(arguments.only, (*BENCH_CASES, *WIDE_BENCH_CASES))
@@ -207,15 +163,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if wrong:
         print(f"{implementation} is wrong, so its speed means nothing:", *wrong, sep="\n  ", file=sys.stderr)
         return 1
-    rows = []
-    for case in cases:
-        rows.append(measure(case, implementation=implementation, repeats=arguments.repeats))
-        if not arguments.json:
-            print(as_text(rows[-1]), flush=True)
-    if arguments.record:
-        record(rows, bench="kernels")
-    if arguments.json:
-        print(json.dumps(rows, indent=2))
+    rows = (measure(case, implementation=implementation, repeats=arguments.repeats) for case in cases)
+    publish(rows, arguments=arguments, bench="kernels", as_text=as_text)
     return 0
 
 

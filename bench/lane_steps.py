@@ -6,16 +6,14 @@ steps leave is the rest: reading tokens, the logarithm of each lane, caches that
 timed in turn, round after round; medians, in nanoseconds a byte and window.
 """
 
-import argparse
-import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from measuring import record, timed_in_turn
+from measuring import parsed, parser_of, publish, timed_in_turn
 from peak import run_peak_loop
 from thinwire.kernels.expert_losses.cases import BENCH_CASES, inputs_for
 from thinwire.kernels.expert_shape import ExpertShape
@@ -162,23 +160,15 @@ def measure(shape: ExpertShape, *, repeats: int) -> list[dict[str, Any]]:
     return [*rows, {"case": "counted operations at the FMA peak", "ns_per_byte": at_peak, "share": at_peak / whole}]
 
 
+def as_text(row: Mapping[str, Any]) -> str:
+    return f"{row['case']:<36}{row['ns_per_byte']:9.1f} ns a byte  {row['share']:7.1%}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="bench/lane_steps.py", description="Where the time of one byte goes.")
-    parser.add_argument("--json", action="store_true", help="print one JSON list, one object a step")
-    parser.add_argument("--record", action="store_true", help="append the rows to bench/results/<machine>.csv")
-    parser.add_argument("--repeats", type=int, default=5, help="timed rounds (default 5)")
-    arguments = parser.parse_args(argv)
-    if arguments.repeats < 1:
-        parser.error("--repeats must be at least 1")
+    parser = parser_of("bench/lane_steps.py", "Where the time of one byte goes: d = 32, one core.", repeats=5)
+    arguments = parsed(parser, argv)
     rows = measure(ExpertShape(width=32), repeats=arguments.repeats)
-    if arguments.record:
-        record(rows, bench="lane_steps")
-    if arguments.json:
-        print(json.dumps(rows, indent=2))
-    else:
-        print("d = 32, 16 windows in the lanes, one core")
-        for row in rows:
-            print(f"  {row['case']:<36}{row['ns_per_byte']:9.1f} ns a byte  {row['share']:7.1%}")
+    publish(rows, arguments=arguments, bench="lane_steps", as_text=as_text)
     return 0
 
 

@@ -1,16 +1,18 @@
 """How is a speed measured and kept?  Contestants in turn, round after round; medians; rows with commit and machine.
 
-``--record`` of every benchmark appends to ``bench/results/<machine>.csv``: one line a measure, in the order measured.
+``--record`` appends to ``bench/results/<machine>.csv``: one line a measure, in the order measured.
 """
 
+import argparse
 import csv
+import json
 import os
 import platform
 import re
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,3 +90,39 @@ def record(rows: Sequence[Mapping[str, Any]], *, bench: str, machine: str | None
                 if measure not in NAMING_KEYS:
                     writer.writerow([*stamp, *names, measure, f"{value:.6g}" if isinstance(value, float) else value])
     return path
+
+
+def parser_of(program: str, description: str, *, repeats: int = 3) -> argparse.ArgumentParser:
+    """With what every benchmark takes; ``repeats`` is the default."""
+    parser = argparse.ArgumentParser(prog=program, description=description)
+    parser.add_argument("--json", action="store_true", help="print one JSON list, one object a case")
+    parser.add_argument("--record", action="store_true", help="append the rows to bench/results/<machine>.csv")
+    parser.add_argument("--repeats", type=int, default=repeats, help=f"timed rounds a case (default {repeats})")
+    return parser
+
+
+def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Ends the program with status 2 where there is nothing to repeat."""
+    arguments = parser.parse_args(argv)
+    if arguments.repeats < 1:
+        parser.error("--repeats must be at least 1")
+    return arguments
+
+
+def publish(
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    arguments: argparse.Namespace,
+    bench: str,
+    as_text: Callable[[Mapping[str, Any]], str],
+) -> None:
+    """Print rows as they are measured, or as JSON at the end; record them where that was asked for."""
+    measured = []
+    for row in rows:
+        measured.append(row)
+        if not arguments.json:
+            print(as_text(row), flush=True)
+    if arguments.record:
+        record(measured, bench=bench)
+    if arguments.json:
+        print(json.dumps(measured, indent=2))

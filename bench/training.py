@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 import kernels
-from measuring import record, spread_of
+from measuring import parsed, parser_of, publish, spread_of
 from thinwire.base.files import append_json_line
 from thinwire.base.progress import Voice
 from thinwire.base.seeds import stream_key
@@ -214,6 +214,16 @@ def measure_compilation() -> dict[str, Any]:
     return {"case": "compilation", "implementation": "numba", "cold_seconds": cold, "warm_seconds": warm}
 
 
+def rows_of(*, repeats: int) -> Iterator[dict[str, Any]]:
+    """As they are measured."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for case in CASES:
+            yield measure_update(case, folder=folder, repeats=repeats)
+        yield measure_memory(folder / "text")
+    yield measure_compilation()
+
+
 def peak_bytes() -> float:
     """The largest resident size of this program. ``getrusage`` would not do: its maximum survives ``exec``, so that a
     child smaller than this benchmark reports the benchmark's size."""
@@ -233,7 +243,7 @@ def child(arguments: Sequence[str]) -> dict[str, float]:
     return {"peak_bytes": peak_bytes()}
 
 
-def as_text(row: dict[str, Any]) -> str:
+def as_text(row: Mapping[str, Any]) -> str:
     if row["case"] == "memory":
         few, many = (f"{row[f'peak_bytes_{n}_directions'] / 1e6:.0f} MB with {n}" for n in MEMORY_DIRECTIONS)
         return f"memory: peak {few} directions, {many}"
@@ -254,37 +264,16 @@ def as_text(row: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0, or 1 where a correctness case fails."""
-    parser = argparse.ArgumentParser(prog="bench/training.py", description="Where a whole update's time goes.")
-    parser.add_argument("--json", action="store_true", help="print one JSON list, one object a case")
-    parser.add_argument("--record", action="store_true", help="append the rows to bench/results/<machine>.csv")
-    parser.add_argument("--repeats", type=int, default=3, help="timed rounds a case (default 3)")
+    parser = parser_of("bench/training.py", "Where a whole update's time goes.")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
-    arguments = parser.parse_args(argv)
+    arguments = parsed(parser, argv)
     if arguments.child:
         print(json.dumps(child(arguments.child)))
         return 0
-    if arguments.repeats < 1:
-        parser.error("--repeats must be at least 1")
     if wrong := failures():
         print("a kernel is wrong, so its time means nothing:", *wrong, sep="\n  ", file=sys.stderr)
         return 1
-    rows = []
-
-    def keep(row: dict[str, Any]) -> None:
-        rows.append(row)
-        if not arguments.json:
-            print(as_text(row), flush=True)
-
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        for case in CASES:
-            keep(measure_update(case, folder=folder, repeats=arguments.repeats))
-        keep(measure_memory(folder / "text"))
-    keep(measure_compilation())
-    if arguments.record:
-        record(rows, bench="training")
-    if arguments.json:
-        print(json.dumps(rows, indent=2))
+    publish(rows_of(repeats=arguments.repeats), arguments=arguments, bench="training", as_text=as_text)
     return 0
 
 

@@ -6,6 +6,7 @@ not part of theta: it is never perturbed.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 VOCABULARY = 256
@@ -41,6 +42,15 @@ class TensorSlot:
         return len(self.shape) == 1
 
 
+def end_to_end(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[TensorSlot, ...]:
+    """Named tensors one behind the other in a flat vector, without gaps."""
+    slots, start = [], 0
+    for name, shape in shapes:
+        slots.append(TensorSlot(name, start, shape))
+        start = slots[-1].stop
+    return tuple(slots)
+
+
 @dataclass(frozen=True)
 class ExpertShape:
     """The sizes of one expert: d_t, D and d_E of appendix C."""
@@ -70,11 +80,7 @@ class ExpertShape:
         shapes.append(("norm", (d,)))
         if self.has_projections:
             shapes += [("project_in", (d, self.embed_width)), ("project_out", (self.embed_width, d))]
-        slots, start = [], 0
-        for name, shape in shapes:
-            slots.append(TensorSlot(name, start, shape))
-            start += math.prod(shape)
-        return tuple(slots)
+        return end_to_end(shapes)
 
     @property
     def num_parameters(self) -> int:

@@ -128,7 +128,7 @@ def nearest_clusters(
 
     Args:
         threads: chunks at work at once; compiled code does nearly all of it and holds no lock. Windows are read by
-            the caller's thread, and at most one chunk a thread waits, so memory does not grow with the corpus.
+            the caller's thread, and at most two chunks a thread are held, so memory does not grow with the corpus.
     """
     assignment = np.zeros(num_windows, np.int32)
     if router.num_clusters > 1:

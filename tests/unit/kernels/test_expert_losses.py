@@ -9,53 +9,24 @@ import pytest
 import torch
 from torch import Tensor
 
+from loss_cases import ADDRESS, UNIT_ROUNDOFF, endpoint_losses, evaluate, exact_losses
 from thinwire.base.seeds import stream_key
 from thinwire.kernels.expert_losses import reference
 from thinwire.kernels.expert_losses.api import expert_losses
 from thinwire.kernels.expert_losses.cases import CASES, LossCase, inputs_for
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.routed_scores.api import routed_scores
-from thinwire.kernels.sign_probe.api import ProbeAddress, sign_probe
 
-ADDRESS = ProbeAddress(stream_key(3, "probe", 1), 5, 1)
-UNIT_ROUNDOFF = 2.0**-24
 by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-
-
-def evaluate(case: LossCase, *, implementation: str, dtype: torch.dtype, **changes: object) -> Tensor:
-    theta, decoder, windows = (torch.from_numpy(array) for array in inputs_for(case))
-    arguments = {
-        "shape": case.shape,
-        "windows": windows,
-        "address": ADDRESS,
-        "directions": range(case.num_directions),
-        "epsilon": case.epsilon,
-    } | changes
-    return expert_losses(theta.to(dtype), decoder=decoder.to(dtype), implementation=implementation, **arguments)
-
-
-def endpoint_losses(case: LossCase) -> Tensor:
-    """float64 [n, 2] at the float32 endpoints, plus sign first."""
-    theta, decoder, windows = (torch.from_numpy(array) for array in inputs_for(case))
-    step = float(np.float32(case.epsilon))
-    endpoints = []
-    for direction in range(case.num_directions):
-        z = torch.from_numpy(
-            sign_probe(ADDRESS, shape=case.shape, direction=direction, implementation="reference")
-        ).double()
-        endpoints += [(theta + sign * step * z).float().double() for sign in (1, -1)]
-    with torch.no_grad():
-        losses = reference.mean_loss(torch.stack(endpoints), shape=case.shape, decoder=decoder, windows=windows)
-    return losses.reshape(-1, 2)
 
 
 @by_name
 def test_losses_match_float64(case: LossCase) -> None:
-    exact = evaluate(case, implementation="reference", dtype=torch.float64)
+    exact = exact_losses(case)
     assert exact.dtype == torch.float64
     assert exact.shape == (case.num_directions, 2)
     for implementation in ("numba", "reference"):
-        losses = evaluate(case, implementation=implementation, dtype=torch.float32)
+        losses = evaluate(case, implementation=implementation)
         assert losses.dtype == torch.float64
         torch.testing.assert_close(losses, exact, rtol=2e-6, atol=0.0)
 
@@ -72,7 +43,7 @@ def test_directional_derivatives_err_no_more_than_float32_rounding(case: LossCas
     bound = roundings * UNIT_ROUNDOFF * float(exact.max()) / case.epsilon
     derivative = (exact[:, 0] - exact[:, 1]) / (2 * case.epsilon)
     for implementation in ("numba", "reference"):
-        losses = evaluate(case, implementation=implementation, dtype=torch.float32)
+        losses = evaluate(case, implementation=implementation)
         error = (losses[:, 0] - losses[:, 1]) / (2 * case.epsilon) - derivative
         assert float(error.abs().max()) <= bound
     # the bound is far below the derivative itself, so that a flipped sign or a lost 1/2 would break it
@@ -82,11 +53,11 @@ def test_directional_derivatives_err_no_more_than_float32_rounding(case: LossCas
 @pytest.mark.parametrize("implementation", ["numba", "reference"])
 def test_signs_and_columns_are_in_the_order_asked_for(implementation: str) -> None:
     case = CASES[1]
-    both = evaluate(case, implementation=implementation, dtype=torch.float32)
-    plus = evaluate(case, implementation=implementation, dtype=torch.float32, signs=(1,))
-    minus = evaluate(case, implementation=implementation, dtype=torch.float32, signs=(-1,))
-    swapped = evaluate(case, implementation=implementation, dtype=torch.float32, signs=(-1, 1))
-    centre = evaluate(case, implementation=implementation, dtype=torch.float32, signs=(0,))
+    both = evaluate(case, implementation=implementation)
+    plus = evaluate(case, implementation=implementation, signs=(1,))
+    minus = evaluate(case, implementation=implementation, signs=(-1,))
+    swapped = evaluate(case, implementation=implementation, signs=(-1, 1))
+    centre = evaluate(case, implementation=implementation, signs=(0,))
     tolerance = {"rtol": 0.0, "atol": 0.0 if implementation == "numba" else 2e-7 * 6}
     torch.testing.assert_close(torch.cat([plus, minus], dim=1), both, **tolerance)
     torch.testing.assert_close(swapped.flip(1), both, **tolerance)
@@ -96,16 +67,13 @@ def test_signs_and_columns_are_in_the_order_asked_for(implementation: str) -> No
 
 @by_name
 def test_numba_is_bit_identical_for_any_threads_and_any_split_of_directions(case: LossCase) -> None:
-    whole = evaluate(case, implementation="numba", dtype=torch.float32, directions=range(5))
+    whole = evaluate(case, implementation="numba", directions=range(5))
     for threads in (2, 3):
-        again = evaluate(case, implementation="numba", dtype=torch.float32, directions=range(5), threads=threads)
+        again = evaluate(case, implementation="numba", directions=range(5), threads=threads)
         assert torch.equal(again, whole)
-    parts = [
-        evaluate(case, implementation="numba", dtype=torch.float32, directions=part)
-        for part in (range(1), range(1, 4), range(4, 5))
-    ]
+    parts = [evaluate(case, implementation="numba", directions=part) for part in (range(1), range(1, 4), range(4, 5))]
     assert torch.equal(torch.cat(parts), whole)
-    backwards = evaluate(case, implementation="numba", dtype=torch.float32, directions=range(4, -1, -2))
+    backwards = evaluate(case, implementation="numba", directions=range(4, -1, -2))
     assert torch.equal(backwards, whole[[4, 2, 0]])
 
 
@@ -122,9 +90,7 @@ def test_every_part_of_the_address_reaches_the_losses(implementation: str) -> No
     case = CASES[1]
     addresses = [ADDRESS, ADDRESS._replace(update=6), ADDRESS._replace(accumulation=0)]
     addresses.append(ADDRESS._replace(key=stream_key(3, "probe", 2)))
-    results = [
-        evaluate(case, implementation=implementation, dtype=torch.float32, address=address) for address in addresses
-    ]
+    results = [evaluate(case, implementation=implementation, address=address) for address in addresses]
     values = torch.cat(results).flatten()
     assert len(torch.unique(values)) == len(values)
 
@@ -133,7 +99,7 @@ def test_zero_radius_is_the_unperturbed_loss() -> None:
     case = CASES[4]
     theta, decoder, windows = (torch.from_numpy(array) for array in inputs_for(case))
     exact = reference.mean_loss(theta[None], shape=case.shape, decoder=decoder, windows=windows)
-    losses = evaluate(case, implementation="numba", dtype=torch.float32, epsilon=0.0)
+    losses = evaluate(case, implementation="numba", epsilon=0.0)
     assert len(torch.unique(losses)) == 1
     torch.testing.assert_close(losses[0, :1], exact, rtol=2e-6, atol=0.0)
 
@@ -155,7 +121,7 @@ def test_a_window_alone_equals_the_same_window_in_a_batch_of_17(shape: ExpertSha
         assert torch.equal(scores(windows[lane : lane + 1])[0], together[lane])
 
     def loss(batch: Tensor) -> float:
-        return float(evaluate(case, implementation="numba", dtype=torch.float32, windows=batch, signs=(1,)))
+        return float(evaluate(case, implementation="numba", windows=batch, signs=(1,)))
 
     alone = [loss(windows[lane : lane + 1]) for lane in range(17)]
     # FP64 sums of float32-accurate windows: the batch's mean is the mean of the windows alone
@@ -170,7 +136,7 @@ def test_any_batch_is_the_mean_of_its_windows_for_every_direction(batch: int) ->
     _, _, windows = (torch.from_numpy(array) for array in inputs_for(case))
 
     def of(part: Tensor, **changes: object) -> Tensor:
-        return evaluate(case, implementation="numba", dtype=torch.float32, windows=part, **changes)
+        return evaluate(case, implementation="numba", windows=part, **changes)
 
     together = of(windows[:batch])
     alone = torch.stack([of(windows[row : row + 1]) for row in range(batch)])
@@ -184,8 +150,8 @@ def test_windows_do_not_see_each_other() -> None:
     case = CASES[2]
     _, _, windows = (torch.from_numpy(array) for array in inputs_for(case))
     doubled = torch.cat([windows, windows])
-    once = evaluate(case, implementation="numba", dtype=torch.float32)
-    twice = evaluate(case, implementation="numba", dtype=torch.float32, windows=doubled)
+    once = evaluate(case, implementation="numba")
+    twice = evaluate(case, implementation="numba", windows=doubled)
     torch.testing.assert_close(twice, once, rtol=1e-14, atol=0.0)
 
 
@@ -197,12 +163,12 @@ def test_targets_are_the_next_bytes() -> None:
     logits = torch.einsum("btd,vd->btv", h, decoder)
     by_hand = torch.nn.functional.cross_entropy(logits.reshape(-1, 256), windows[:, 1:].reshape(-1).long())
     for implementation in ("numba", "reference"):
-        loss = evaluate(case, implementation=implementation, dtype=torch.float32, epsilon=0.0, signs=(1,))
+        loss = evaluate(case, implementation=implementation, epsilon=0.0, signs=(1,))
         assert float(loss[0]) == pytest.approx(float(by_hand), rel=2e-6)
     changed = windows.clone()
     changed[:, -1] += 1
-    moved = evaluate(case, implementation="numba", dtype=torch.float32, windows=changed)
-    assert not torch.equal(moved, evaluate(case, implementation="numba", dtype=torch.float32))
+    moved = evaluate(case, implementation="numba", windows=changed)
+    assert not torch.equal(moved, evaluate(case, implementation="numba"))
 
 
 def test_a_weight_that_is_not_a_number_shows_in_the_loss() -> None:

@@ -5,12 +5,11 @@ The definition in FP64 is the judge; the kernel that reads all weights for every
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from thinwire.base.seeds import stream_key
+from loss_cases import ADDRESS, UNIT_ROUNDOFF, endpoint_losses, evaluate, exact_losses
 from thinwire.kernels import wide_workspace
 from thinwire.kernels.expert_losses import reference
 from thinwire.kernels.expert_losses.api import expert_losses
@@ -18,10 +17,7 @@ from thinwire.kernels.expert_losses.cases import CASES, WIDE_CASES, LossCase, in
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.lane_layout import sizes_of
 from thinwire.kernels.routed_scores.api import decoder_inputs, routed_scores
-from thinwire.kernels.sign_probe.api import ProbeAddress, sign_probe
 
-ADDRESS = ProbeAddress(stream_key(3, "probe", 1), 5, 1)
-UNIT_ROUNDOFF = 2.0**-24
 by_name = pytest.mark.parametrize("case", WIDE_CASES, ids=lambda case: case.name)
 
 
@@ -36,39 +32,12 @@ def layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     return choose
 
 
-def evaluate(case: LossCase, *, implementation: str = "numba", **changes: object) -> Tensor:
-    dtype = torch.float32 if implementation == "numba" else torch.float64
-    theta, decoder, windows = (torch.from_numpy(array) for array in inputs_for(case))
-    arguments = {
-        "shape": case.shape,
-        "windows": windows,
-        "address": ADDRESS,
-        "directions": range(case.num_directions),
-        "epsilon": case.epsilon,
-    } | changes
-    return expert_losses(theta.to(dtype), decoder=decoder.to(dtype), implementation=implementation, **arguments)
-
-
-def endpoint_losses(case: LossCase) -> Tensor:
-    """float64 [n, 2] at theta +- eps z rounded to float32."""
-    theta, decoder, windows = (torch.from_numpy(array) for array in inputs_for(case))
-    step = float(np.float32(case.epsilon))
-    endpoints = []
-    for direction in range(case.num_directions):
-        z = sign_probe(ADDRESS, shape=case.shape, direction=direction, implementation="reference")
-        z = torch.from_numpy(z).double()
-        endpoints += [(theta + sign * step * z).float().double() for sign in (1, -1)]
-    with torch.no_grad():
-        losses = reference.mean_loss(torch.stack(endpoints), shape=case.shape, decoder=decoder, windows=windows)
-    return losses.reshape(-1, 2)
-
-
 @by_name
 @pytest.mark.usefixtures("layer_by_layer")
 def test_losses_match_float64(case: LossCase) -> None:
-    losses = evaluate(case)
+    losses = evaluate(case, implementation="numba")
     assert losses.shape == (case.num_directions, 2)
-    torch.testing.assert_close(losses, evaluate(case, implementation="reference"), rtol=2e-6, atol=0.0)
+    torch.testing.assert_close(losses, exact_losses(case), rtol=2e-6, atol=0.0)
 
 
 @by_name
@@ -78,7 +47,7 @@ def test_directional_derivatives_err_no_more_than_float32_rounding(case: LossCas
     exact, roundings = endpoint_losses(case), 8.0 if case.weights == "extreme" else 4.0
     bound = roundings * UNIT_ROUNDOFF * float(exact.max()) / case.epsilon
     derivative = (exact[:, 0] - exact[:, 1]) / (2 * case.epsilon)
-    losses = evaluate(case)
+    losses = evaluate(case, implementation="numba")
     error = (losses[:, 0] - losses[:, 1]) / (2 * case.epsilon) - derivative
     assert float(error.abs().max()) <= bound
     assert bound < 0.5 * float(derivative.abs().max())
@@ -86,29 +55,29 @@ def test_directional_derivatives_err_no_more_than_float32_rounding(case: LossCas
 
 @pytest.mark.parametrize("case", CASES[1:3] + CASES[4:] + WIDE_CASES[:-1], ids=lambda case: case.name)
 def test_both_ways_through_an_expert_give_the_same_bits(case: LossCase, layer_by_layer: Callable[[bool], None]) -> None:
-    wide = evaluate(case)
+    wide = evaluate(case, implementation="numba")
     layer_by_layer(False)
-    assert torch.equal(wide, evaluate(case))
+    assert torch.equal(wide, evaluate(case, implementation="numba"))
 
 
 @pytest.mark.parametrize("case", WIDE_CASES[1:5], ids=lambda case: case.name)
 @pytest.mark.usefixtures("layer_by_layer")
 def test_no_bit_depends_on_threads_splits_or_chunks(case: LossCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = evaluate(case, directions=range(5))
+    whole = evaluate(case, implementation="numba", directions=range(5))
     for threads in (2, 3):
-        assert torch.equal(evaluate(case, directions=range(5), threads=threads), whole)
-    parts = [evaluate(case, directions=part) for part in (range(1), range(1, 4), range(4, 5))]
+        assert torch.equal(evaluate(case, implementation="numba", directions=range(5), threads=threads), whole)
+    parts = [evaluate(case, implementation="numba", directions=part) for part in (range(1), range(1, 4), range(4, 5))]
     assert torch.equal(torch.cat(parts), whole)
-    assert torch.equal(evaluate(case, directions=range(4, -1, -2)), whole[[4, 2, 0]])
+    assert torch.equal(evaluate(case, implementation="numba", directions=range(4, -1, -2)), whole[[4, 2, 0]])
     sizes = sizes_of(case.shape)
     two_steps = 2 * wide_workspace.FLOAT_BYTES * wide_workspace.record_floats(sizes)
     one_direction = wide_workspace.FLOAT_BYTES * sizes.packed_floats
     monkeypatch.setattr(wide_workspace, "WEIGHTS_BYTES", one_direction)
-    assert torch.equal(evaluate(case, directions=range(5)), whole)
+    assert torch.equal(evaluate(case, implementation="numba", directions=range(5)), whole)
     for groups, budget in ((1, two_steps), (2, two_steps), (8, 1)):
         monkeypatch.setattr(wide_workspace, "GROUPS_AT_ONCE", groups)
         monkeypatch.setattr(wide_workspace, "ACTIVATION_BYTES", budget)
-        assert torch.equal(evaluate(case, directions=range(5)), whole)
+        assert torch.equal(evaluate(case, implementation="numba", directions=range(5)), whole)
 
 
 @by_name

@@ -68,7 +68,7 @@ def test_a_row_has_time_memory_and_speeds_that_agree(bench: ModuleType, capsys: 
 def test_the_row_is_measured_by_a_fresh_process_with_the_same_settings(
     bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = bench.parsed([*SMALL, "--data", str(tmp_path)])
+    given = bench.arguments_of([*SMALL, "--data", str(tmp_path)])
     interpreter = tmp_path / "python"
     interpreter.write_text('#!/bin/sh\nshift\nprintf \'{"options": "%s"}\' "$*"\n')
     interpreter.chmod(0o755)

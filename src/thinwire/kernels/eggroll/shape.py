@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from thinwire.kernels.expert_shape import MLP_FACTOR, VOCABULARY, TensorSlot
+from thinwire.kernels.expert_shape import MLP_FACTOR, VOCABULARY, TensorSlot, end_to_end
 
 LIMIT = 127 / 16
 """Every product, gate and candidate is clipped to +-LIMIT: what eight bits with four of fraction hold."""
@@ -82,11 +82,7 @@ class EggrollShape:
             shapes += [(f"layers.{layer}.{name}", (d,)) for name in LAYER_VECTORS]
             shapes += [(f"layers.{layer}.{name}", sizes.get(name, (d, d))) for name in LAYER_MATRICES]
         shapes += [("norm", (d,)), ("head", (VOCABULARY, d))]
-        slots, start = [], 0
-        for name, shape in shapes:
-            slots.append(TensorSlot(name, start, shape))
-            start += math.prod(shape)
-        return tuple(slots)
+        return end_to_end(shapes)
 
     @property
     def num_parameters(self) -> int:

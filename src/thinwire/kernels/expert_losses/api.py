@@ -1,6 +1,7 @@
 """Losses of an expert at theta +- eps z_j: all that zero-order training ever asks of a model (Eqs. 2 and 8)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Float64, UInt8
@@ -43,49 +44,17 @@ def expert_losses(
     Raises:
         UserError: where the named implementation cannot run on such tensors.
     """
-    key, update, accumulation = address
     chosen = choose(implementation, like=theta)
     check_precision(precision, chosen=chosen)
+    common: dict[str, Any] = {"shape": shape, "directions": directions, "epsilon": epsilon, "signs": signs}
+    common |= address._asdict()
     if chosen == "triton":
         from thinwire.kernels.expert_losses import triton_impl
 
-        return triton_impl.expert_losses(
-            theta,
-            shape=shape,
-            decoder=decoder,
-            windows=windows,
-            key=key,
-            update=update,
-            accumulation=accumulation,
-            directions=directions,
-            epsilon=epsilon,
-            signs=signs,
-            precision=precision,
-        )
+        return triton_impl.expert_losses(theta, decoder=decoder, windows=windows, precision=precision, **common)
     if chosen == "reference":
-        return reference.expert_losses(
-            theta,
-            shape=shape,
-            decoder=decoder,
-            windows=windows,
-            key=key,
-            update=update,
-            accumulation=accumulation,
-            directions=directions,
-            epsilon=epsilon,
-            signs=signs,
-        )
+        return reference.expert_losses(theta, decoder=decoder, windows=windows, **common)
     losses = cpu_impl.expert_losses(
-        theta.numpy(),
-        shape=shape,
-        decoder=decoder.numpy(),
-        windows=windows.numpy(),
-        key=key,
-        update=update,
-        accumulation=accumulation,
-        directions=directions,
-        epsilon=epsilon,
-        signs=signs,
-        threads=threads,
+        theta.numpy(), decoder=decoder.numpy(), windows=windows.numpy(), threads=threads, **common
     )
     return torch.from_numpy(losses)

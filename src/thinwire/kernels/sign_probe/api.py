@@ -1,6 +1,6 @@
 """Probes by address: one of them, or a weighted sum of many (Eqs. 2 and 8, appendix E)."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -51,33 +51,11 @@ def weighted_probe_sum(
     The result is the same bits for every implementation and number of threads. ``triton`` runs on the GPU and needs no
     tensor there.
     """
-    key, update, accumulation = address
+    common: dict[str, Any] = {"shape": shape, "first_direction": first_direction} | address._asdict()
     if implementation == "reference":
-        return reference.weighted_sum(
-            weights,
-            key=key,
-            shape=shape,
-            first_direction=first_direction,
-            update=update,
-            accumulation=accumulation,
-        )
+        return reference.weighted_sum(weights, **common)
     if implementation == "triton":
         from thinwire.kernels.sign_probe import triton_impl
 
-        return triton_impl.weighted_sum(
-            weights,
-            key=key,
-            shape=shape,
-            first_direction=first_direction,
-            update=update,
-            accumulation=accumulation,
-        )
-    return cpu_impl.weighted_sum(
-        weights,
-        key=key,
-        shape=shape,
-        first_direction=first_direction,
-        update=update,
-        accumulation=accumulation,
-        threads=threads,
-    )
+        return triton_impl.weighted_sum(weights, **common)
+    return cpu_impl.weighted_sum(weights, threads=threads, **common)
