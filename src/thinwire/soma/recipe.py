@@ -20,6 +20,7 @@ from thinwire.base.progress import Task, Voice
 from thinwire.config.fingerprint import as_record, fingerprint, from_record
 from thinwire.data.corpus import Corpus
 from thinwire.data.windows import num_windows
+from thinwire.kernels.dispatch import device_for
 from thinwire.launch.local import Command, available_cores, run_commands
 from thinwire.runs.layout import RunFolder, exclusive
 from thinwire.runs.results import keep_result
@@ -56,11 +57,13 @@ def train(
 
     Raises:
         ConfigError: every setting that is out of range.
-        UserError: ``data`` is not a prepared folder, ``out`` holds another run, or a file in it is damaged.
+        UserError: the machine lacks what the implementation needs, ``data`` is not a prepared folder, ``out`` holds
+            another run, or a file in it is damaged.
         InterruptedRunError: a person stopped it; every finished update is kept.
         RunFailedError: a worker died.
     """
     check(config, where=f"preset {preset}")
+    device_for(config.launch.implementation)  # a missing GPU or package is said before anything is written
     voice = voice or Voice()
     corpus = Corpus.open(data)
     check_text(config, corpus=corpus)

@@ -14,6 +14,7 @@ from thinwire.base.errors import ConfigError, RunFailedError, UserError
 from thinwire.base.progress import Silent, Voice
 from thinwire.data.corpus import Corpus
 from thinwire.data.prepare import PrepareOptions, prepare
+from thinwire.kernels import dispatch
 from thinwire.runs.layout import exclusive
 from thinwire.soma import recipe
 from thinwire.soma.config import SomaConfig
@@ -43,6 +44,16 @@ def test_a_finished_run_is_kept_whole(tiny_run: Path, tiny_data: Path, tmp_path:
         "2 experts: already trained, kept",
         "scores: already computed, kept",
     ]
+
+
+def test_a_missing_gpu_is_said_before_anything_is_written(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "has_triton", lambda: False)
+    config = replace(CONFIG, launch=replace(CONFIG.launch, implementation="triton"))
+    with pytest.raises(UserError, match="not installed"):
+        train(config, data=tiny_data, out=tmp_path / "run", preset="demo")
+    assert not (tmp_path / "run").exists()
 
 
 def test_another_configuration_is_refused_with_every_difference(
