@@ -14,6 +14,7 @@ PAGE = REPOSITORY / "docs" / "rooms.md"
 FLOORS = (
     "cli",
     "api",
+    "reproduction",
     "experiments",
     "report",
     "plan",
