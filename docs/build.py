@@ -1,6 +1,8 @@
-"""Write what can be read off the code: ``docs/rooms.md``, every room and file with the question it answers.
+"""Write what can be read off the repository: ``docs/rooms.md``, every room and file with the question it answers, and
+``docs/reproduction.md``, what was found beside what the papers say.
 
-``python docs/build.py`` writes it; ``python docs/build.py --check`` fails where it is out of date.
+``python docs/build.py`` writes both; ``--check`` fails where one is out of date; ``--take OUT`` first copies what
+``thinwire reproduce --out OUT`` found into ``results/reproduction``.
 """
 
 import ast
@@ -10,7 +12,9 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "src" / "thinwire"
-PAGE = REPOSITORY / "docs" / "rooms.md"
+ROOMS = REPOSITORY / "docs" / "rooms.md"
+REPRODUCTION = REPOSITORY / "docs" / "reproduction.md"
+RESULTS = REPOSITORY / "results" / "reproduction"
 FLOORS = (
     "cli",
     "api",
@@ -48,7 +52,7 @@ def first_sentence(path: Path) -> str:
     return text[: end.end()] if end else text
 
 
-def page() -> str:
+def rooms() -> str:
     lines = [HEAD]
     for floor in FLOORS:
         room = PACKAGE / floor
@@ -62,10 +66,30 @@ def page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def reproduction() -> str:
+    from thinwire.reproduction.page import page
+    from thinwire.reproduction.registry import all_items
+
+    return page(RESULTS, link="../results/reproduction", order=[item.name for item in all_items()])
+
+
+def take_results(out: Path) -> None:
+    from thinwire.base.files import read_json
+    from thinwire.reproduction.page import take
+
+    scale = read_json(out / "reproduction.json")["scale"]
+    sys.stdout.write(f"taken: {', '.join(take(out, into=RESULTS / scale))}\n")
+
+
+def main(arguments: list[str]) -> None:
+    if "--take" in arguments:
+        take_results(Path(arguments[arguments.index("--take") + 1]))
+    for path, wanted in ((ROOMS, rooms()), (REPRODUCTION, reproduction())):
+        if "--check" not in arguments:
+            path.write_text(wanted, encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != wanted:
+            sys.exit(f"docs/{path.name} is out of date: run 'make docs'")
+
+
 if __name__ == "__main__":
-    wanted = page()
-    if "--check" in sys.argv:
-        if not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != wanted:
-            sys.exit("docs/rooms.md is out of date: run 'make docs'")
-    else:
-        PAGE.write_text(wanted, encoding="utf-8")
+    main(sys.argv[1:])

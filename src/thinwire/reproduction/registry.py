@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from thinwire.base.errors import UserError
 from thinwire.reproduction.item import Item
 
-
 FAMILIES: tuple[str, ...] = ()
 """Files of this room, in the order of the paper, each with its ``ITEMS``."""
 
