@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 import kernels
-from measuring import parsed, parser_of, publish, spread_of
+from measuring import parsed, parser_of, publish
 from thinwire.base.files import append_json_line
 from thinwire.base.progress import Voice
 from thinwire.base.seeds import stream_key
@@ -39,8 +39,9 @@ from thinwire.kernels.sign_probe.api import ProbeAddress, sign_probe, weighted_p
 from thinwire.kernels.sign_probe.cases import CASES as PROBE_CASES
 from thinwire.kernels.sign_probe.cpu_impl import perturb
 from thinwire.kernels.sign_probe.reference import gain_words
+from thinwire.kernels.timing import spread_of
 from thinwire.runs.layout import JobFolder
-from thinwire.soma import expert_job, expert_training, job_log
+from thinwire.soma import expert_job, expert_training, expert_update, job_log
 from thinwire.soma.config import Difference, TrainingConfig
 from thinwire.soma.expert_job import ExpertJob, ExpertState
 from thinwire.soma.expert_training import log_header
@@ -142,15 +143,15 @@ def one_round(job: ExpertJob, state: ExpertState, *, folder: JobFolder, log: Sca
     """Seconds of every part of an update, once."""
     compute, clock, config = {"implementation": "numba", "threads": THREADS}, Clock(), job.config
     started = time.perf_counter()
-    with clock.around(expert_job, "expert_losses"):
-        evaluated = expert_job.evaluate_update(job, state, **compute)
+    with clock.around(expert_update, "expert_losses"):
+        evaluated = expert_update.evaluate_update(job, state, **compute)
     update = time.perf_counter() - started
     weights = np.ones(case.directions)
     address = ProbeAddress(stream_key(0, "probe"), 1)
     parts = {
         "record_seconds": seconds_of(lambda: log.append(evaluated.record)),
         "line_seconds": seconds_of(lambda: append_json_line(folder.log, job_log.update_line(job, evaluated.record))),
-        "validation_seconds": seconds_of(lambda: expert_job.validation_loss(job, evaluated.state.expert, **compute)),
+        "validation_seconds": seconds_of(lambda: expert_update.validation_loss(job, evaluated.state.expert, **compute)),
         "checkpoint_seconds": seconds_of(lambda: expert_training._save(job, evaluated.state, folder)),
         "probe_seconds": probe_seconds(case) / THREADS,
         "sum_seconds": seconds_of(lambda: weighted_probe_sum(weights, address=address, shape=SHAPE, threads=THREADS)),
@@ -239,7 +240,7 @@ def child(arguments: Sequence[str]) -> dict[str, float]:
         return {"seconds": warm_kernels(start, config=config, shape=SHAPE, implementation="numba", voice=Voice())}
     config = TrainingConfig(directions=int(arguments[1]), batch=4, window_bytes=MEMORY_WINDOW_BYTES)
     job = make_job(Path(arguments[2]), config=config)
-    expert_job.evaluate_update(job, expert_job.initial_state(job), implementation="numba", threads=THREADS)
+    expert_update.evaluate_update(job, expert_job.initial_state(job), implementation="numba", threads=THREADS)
     return {"peak_bytes": peak_bytes()}
 
 

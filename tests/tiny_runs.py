@@ -27,7 +27,8 @@ from thinwire.soma.config import (
     TrainingConfig,
 )
 from thinwire.soma.expert_job import ExpertJob
-from thinwire.soma.expert_training import Compute, load_state, train
+from thinwire.soma.expert_training import Compute, train
+from thinwire.soma.job_checkpoint import load_state
 from thinwire.soma.run import SomaRun
 from thinwire.soma.scalar_log import UpdateRecord, read
 

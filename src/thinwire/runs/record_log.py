@@ -61,6 +61,11 @@ def _damaged(path: Path, position: int) -> UserError:
     )
 
 
+def frame_bytes(payload: bytes) -> int:
+    """What a record takes in the file."""
+    return HEADER.size + len(payload)
+
+
 def scan(path: Path) -> LogScan:
     """Every whole record of a log; an absent file is an empty log.
 

@@ -12,6 +12,9 @@ DecoderMode = Literal["trained", "frozen"]
 Implementation = Literal["auto", "numba", "triton", "reference"]
 Partition = Literal["semantic", "random", "iid"]
 ExpertStart = Literal["warm", "cold", "frozen_random_head"]
+Estimator = Literal["spsa", "bptt"]
+TiedGradient = Literal["decoder_path", "full"]
+LossRule = Literal["independent", "summed"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,10 @@ class TrainingConfig:
     """Updates between two checkpoints; the scalar log keeps every update between them."""
     log_every: int = 10
     """Updates between two lines of log.jsonl."""
+    estimator: Estimator = field(default="spsa", metadata=ADDED)
+    """spsa: forward passes alone; bptt: the exact gradient of the batch, the control that backpropagates (Table 5)."""
+    tied_gradient: TiedGradient = field(default="decoder_path", metadata=ADDED)
+    """What trains E: Eq. (7) alone, or the full gradient of the tied matrix, which only bptt knows (Fig. 9)."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,8 @@ class SomaConfig:
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     start: ExpertStart = field(default="warm", metadata=ADDED)
     """Experts start from the seed run (warm), random bodies and its E (cold), or a random body and E, E frozen."""
+    losses: LossRule = field(default="independent", metadata=ADDED)
+    """What an expert learns from: its own loss, or the sum of all experts' losses (the control of Fig. 4)."""
 
 
 def check(config: SomaConfig, *, where: str) -> None:
@@ -163,6 +172,9 @@ def check(config: SomaConfig, *, where: str) -> None:
     if config.start == "frozen_random_head":
         rule = "must be frozen where start = frozen_random_head"
         wrong.require("experts.decoder", config.experts.decoder, config.experts.decoder == "frozen", rule)
+    if config.losses == "summed":
+        rule = "must be spsa where losses = summed: a sum of losses has the exact gradients of its parts"
+        wrong.require("experts.estimator", config.experts.estimator, config.experts.estimator == "spsa", rule)
     wrong.at_least("launch.processes", config.launch.processes, 0)
     wrong.at_least("launch.threads", config.launch.threads, 0)
     wrong.raise_any(where=where)
@@ -179,6 +191,10 @@ def _check_training(wrong: Violations, name: str, job: TrainingConfig, cluster_w
         wrong.at_least(f"{name}.{key}", getattr(job, key), 0)
     if job.difference == "one_sided":
         wrong.at_least(f"{name}.directions", job.directions, 2)
+    if job.tied_gradient == "full":
+        can = job.estimator == "bptt" and job.decoder == "trained"
+        rule = "needs estimator = bptt and decoder = trained"
+        wrong.require(f"{name}.tied_gradient", job.tied_gradient, can, rule)
     if job.window_bytes > cluster_window_bytes > 0:
         rule = f"must not exceed clusters.window_bytes = {cluster_window_bytes}"
         wrong.require(f"{name}.window_bytes", job.window_bytes, False, rule)

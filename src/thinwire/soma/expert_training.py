@@ -4,10 +4,10 @@ Order of an update: forwards, move, append the scalars (now it is acknowledged),
 A restart reads the newest checkpoint and applies the records behind it, so at most the update in flight is lost.
 """
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,22 +18,20 @@ from thinwire.runs import checkpoint
 from thinwire.runs.layout import JobFolder, exclusive
 from thinwire.runs.loop import run_loop
 from thinwire.soma import job_log
-from thinwire.soma.expert_job import (
-    ExpertJob,
-    ExpertState,
+from thinwire.soma.expert_job import ExpertJob, ExpertState, batches_of, initial_state
+from thinwire.soma.expert_update import (
+    Evaluated,
     apply_record,
+    complete_update,
     evaluate_update,
-    initial_state,
+    perturbed_losses,
     refuse_infinite,
     validation_loss,
 )
+from thinwire.soma.job_checkpoint import load_state, save_state
 from thinwire.soma.model import Expert
-from thinwire.soma.plateau import PlateauState
-from thinwire.soma.scalar_log import ScalarLog, UpdateRecord, ValidationRecord
+from thinwire.soma.scalar_log import ScalarLog, ScalarLogContents, UpdateRecord, ValidationRecord
 from thinwire.soma.scalar_log import read as read_scalar_log
-from thinwire.soma.updates import AdamState
-
-CHECKPOINTS_KEPT = 2
 
 
 @dataclass(frozen=True)
@@ -60,19 +58,46 @@ def train(
         InterruptedRunError: ``should_stop`` said so; everything acknowledged is kept.
         OSError: the disk is full or read-only; everything acknowledged is kept.
     """
+    return train_together([Member(job, folder)], compute=compute, task=task, say=say, should_stop=should_stop)[0]
+
+
+class Member(NamedTuple):
+    """A job, and where it lies."""
+
+    job: ExpertJob
+    folder: JobFolder
+
+
+def train_together(
+    members: Sequence[Member],
+    *,
+    compute: Compute,
+    task: Task,
+    say: Callable[[str], None],
+    should_stop: Callable[[], bool],
+) -> list[Expert]:
+    """Train jobs in step, so that each learns from the sum of their losses (Fig. 4); a single one from its own.
+
+    Their training settings are the same. Each keeps a log and checkpoints of its own, as if it were alone; the plateau
+    rule follows their mean validation loss, which all of them log. Raises as ``train``.
+    """
     torch.set_num_threads(1)  # the delta rule's matrix product must not depend on the number of threads
-    with exclusive(folder.root):
-        state, log = resume(job, folder=folder, compute=compute, say=say)
-        task.advance(state.update)
+    with ExitStack() as stack:
+        for member in members:
+            stack.enter_context(exclusive(member.folder.root))
+        states, logs = resume(members, compute=compute, say=say)
+        task.advance(states[0].update)
         try:
-            state = _run(job, state, folder=folder, log=log, compute=compute, task=task, should_stop=should_stop)
+            states = _run(members, states, logs=logs, compute=compute, task=task, should_stop=should_stop)
         finally:
-            log.sync()
-            log.close()
-        if state.update not in checkpoint.list_updates(folder.checkpoints):
-            _save(job, state, folder)  # a kill came between the last record and the last checkpoint
-        write_json(folder.done, {"fingerprint": job.fingerprint, "updates": job.config.updates})
-    return state.expert
+            for log in logs:
+                log.sync()
+                log.close()
+        for (job, folder), state in zip(members, states, strict=True):
+            if state.update not in checkpoint.list_updates(folder.checkpoints):
+                save_state(job, state, folder)  # a kill came between the last record and the last checkpoint
+            write_json(folder.done, {"fingerprint": job.fingerprint, "updates": job.config.updates})
+    return [state.expert for state in states]
 
 
 def is_done(job: ExpertJob, *, folder: JobFolder) -> bool:
@@ -84,13 +109,31 @@ def is_done(job: ExpertJob, *, folder: JobFolder) -> bool:
 
 
 def resume(
-    job: ExpertJob, *, folder: JobFolder, compute: Compute, say: Callable[[str], None]
-) -> tuple[ExpertState, ScalarLog]:
-    """The state after the last acknowledged record, and the log ready for the next.
+    members: Sequence[Member], *, compute: Compute, say: Callable[[str], None]
+) -> tuple[list[ExpertState], list[ScalarLog]]:
+    """The states after the last record that all acknowledged, and the logs ready for the next.
 
     Raises:
-        UserError: the log is another job's, or damaged; a checkpoint is truncated or of another shape.
+        UserError: a log is another job's, or damaged; a checkpoint is truncated or of another shape.
     """
+    contents = [_contents(member, say=say) for member in members]
+    acknowledged = min(len(one.records) for one in contents)
+    contents = [one.first(acknowledged) for one in contents]
+    states = [_state_after(member, one, compute=compute) for member, one in zip(members, contents, strict=True)]
+    logs = []
+    for (job, folder), one in zip(members, contents, strict=True):
+        job_log.restore(job, folder.log, one.records)
+        logs.append(ScalarLog(folder.scalars, good_bytes=one.good_bytes, header=log_header(job)))
+    job, update = members[0].job, states[0].update
+    validated = {r.update for r in contents[0].records if isinstance(r, ValidationRecord)}
+    if _validates(job, update) and update not in validated:
+        states = _validate(members, states, logs=logs, compute=compute)
+    return states, logs
+
+
+def _contents(member: Member, *, say: Callable[[str], None]) -> ScalarLogContents:
+    """A job's log; its folder has a checkpoint from then on."""
+    job, folder = member
     checkpoint.sweep(folder.checkpoints)
     contents = read_scalar_log(folder.scalars)
     if contents.torn_bytes:
@@ -102,7 +145,12 @@ def resume(
             fix="give another --out, or remove this folder to train the job anew",
         )
     if not checkpoint.list_updates(folder.checkpoints):
-        _save(job, initial_state(job), folder)
+        save_state(job, initial_state(job), folder)
+    return contents
+
+
+def _state_after(member: Member, contents: ScalarLogContents, *, compute: Compute) -> ExpertState:
+    job, folder = member
     state = load_state(job, folder=folder, update=checkpoint.list_updates(folder.checkpoints)[-1])
     last_logged = max((r.update for r in contents.records if isinstance(r, UpdateRecord)), default=0)
     if state.update > last_logged:
@@ -117,16 +165,12 @@ def resume(
         # A checkpoint is written after the validation of its update, but for the one at 0.
         if record.update > first or first == 0:
             state = apply_record(job, state, record, implementation=compute.implementation, threads=compute.threads)
-    job_log.restore(job, folder.log, contents.records)
-    log = ScalarLog(folder.scalars, good_bytes=contents.good_bytes, header=log_header(job))
-    validated = {r.update for r in contents.records if isinstance(r, ValidationRecord)}
-    if _validates(job, state.update) and state.update not in validated:
-        state = _validate(job, state, folder=folder, log=log, compute=compute)
-    return state, log
+    return state
 
 
 def log_header(job: ExpertJob) -> dict[str, Any]:
-    return {
+    summed = {} if job.summed_losses == 1 else {"summed_losses": job.summed_losses}
+    return summed | {
         "fingerprint": job.fingerprint,
         "expert": job.expert,
         "seed": job.seed,
@@ -142,94 +186,90 @@ def _validates(job: ExpertJob, update: int) -> bool:
 
 
 def _run(
-    job: ExpertJob,
-    state: ExpertState,
+    members: Sequence[Member],
+    states: list[ExpertState],
     *,
-    folder: JobFolder,
-    log: ScalarLog,
+    logs: list[ScalarLog],
     compute: Compute,
     task: Task,
     should_stop: Callable[[], bool],
-) -> ExpertState:
-    def step(state: ExpertState, _: int) -> ExpertState:
-        evaluated = evaluate_update(job, state, implementation=compute.implementation, threads=compute.threads)
-        log.append(evaluated.record)
-        if evaluated.record.update % job.config.log_every == 0:
-            append_json_line(folder.log, job_log.update_line(job, evaluated.record))
-        return evaluated.state
+) -> list[ExpertState]:
+    config = members[0].job.config
 
-    def validate(state: ExpertState, *, update: int) -> ExpertState:
-        return _validate(job, state, folder=folder, log=log, compute=compute) if _validates(job, update) else state
+    def step(states: list[ExpertState], _: int) -> list[ExpertState]:
+        moved = []
+        for member, log, evaluated in zip(members, logs, _evaluate(members, states, compute=compute), strict=True):
+            log.append(evaluated.record)
+            if evaluated.record.update % config.log_every == 0:
+                append_json_line(member.folder.log, job_log.update_line(member.job, evaluated.record))
+            moved.append(evaluated.state)
+        return moved
 
-    def save(state: ExpertState, *, update: int) -> ExpertState:
-        if update % job.config.checkpoint_every == 0 or update == job.config.updates:
-            log.sync()
-            _save(job, state, folder)
+    def validate(state: list[ExpertState], *, update: int) -> list[ExpertState]:
+        if not _validates(members[0].job, update):
+            return state
+        return _validate(members, state, logs=logs, compute=compute)
+
+    def save(state: list[ExpertState], *, update: int) -> list[ExpertState]:
+        if update % config.checkpoint_every == 0 or update == config.updates:
+            for log in logs:
+                log.sync()
+            for member, one in zip(members, state, strict=True):
+                save_state(member.job, one, member.folder)
         return state
 
-    def show(state: ExpertState, *, update: int) -> ExpertState:
-        if _validates(job, update):
-            task.note(f"{state.plateau.best_loss:.4f} nats/byte")
+    def show(state: list[ExpertState], *, update: int) -> list[ExpertState]:
+        if _validates(members[0].job, update):
+            task.note(f"{state[0].plateau.best_loss:.4f} nats/byte")
         task.advance(1)
         return state
 
     return run_loop(
-        state,
+        states,
         step,
-        first_update=state.update + 1,
-        last_update=job.config.updates,
+        first_update=states[0].update + 1,
+        last_update=config.updates,
         hooks=[validate, save, show],
         should_stop=should_stop,
     )
 
 
+def _evaluate(members: Sequence[Member], states: list[ExpertState], *, compute: Compute) -> list[Evaluated]:
+    """One update of each: from its own loss, or, of several, from the sum of all their losses."""
+    how: dict[str, Any] = {"implementation": compute.implementation, "threads": compute.threads}
+    pairs = [(member.job, state) for member, state in zip(members, states, strict=True)]
+    if len(members) == 1:
+        return [evaluate_update(*pairs[0], **how)]
+    batches = [batches_of(job, state.update + 1) for job, state in pairs]
+    own = [perturbed_losses(*pair, batches=drawn, **how) for pair, drawn in zip(pairs, batches, strict=True)]
+    summed = [sum_of(losses) for losses in zip(*(one.of_batches for one in own), strict=True)]
+    return [
+        complete_update(*pair, batches=drawn, own=losses, learned_from=summed, **how)
+        for pair, drawn, losses in zip(pairs, batches, own, strict=True)
+    ]
+
+
+def sum_of(losses: Sequence[torch.Tensor]) -> torch.Tensor:
+    """float64, in the order of the experts."""
+    total = losses[0]
+    for one in losses[1:]:
+        total = total + one
+    return total
+
+
 def _validate(
-    job: ExpertJob, state: ExpertState, *, folder: JobFolder, log: ScalarLog, compute: Compute
-) -> ExpertState:
-    loss = validation_loss(job, state.expert, implementation=compute.implementation, threads=compute.threads)
-    refuse_infinite(job, loss, update=state.update)
-    record = ValidationRecord(state.update, loss)
-    log.append(record)
-    append_json_line(folder.log, job_log.validation_line(job, record, device_seconds=state.device_seconds))
-    return apply_record(job, state, record, implementation=compute.implementation, threads=compute.threads)
-
-
-def _tensors(state: ExpertState) -> dict[str, torch.Tensor]:
-    return {
-        "theta": state.expert.theta,
-        "decoder": state.expert.decoder,
-        "body.first": state.body.first,
-        "body.second": state.body.second,
-        "decoder.first": state.decoder.first,
-        "decoder.second": state.decoder.second,
-    }
-
-
-def _save(job: ExpertJob, state: ExpertState, folder: JobFolder) -> None:
-    best = state.plateau.best_loss
-    meta = {
-        "expert": job.expert,
-        "shape": {"width": job.shape.width, "depth": job.shape.depth, "embed_width": job.shape.embed_width},
-        "plateau": state.plateau._asdict() | {"best_loss": best if math.isfinite(best) else None},
-        "body_updates": state.body.updates,
-        "decoder_updates": state.decoder.updates,
-        "device_seconds": state.device_seconds,
-    }
-    checkpoint.save(folder.checkpoints, state.update, tensors=_tensors(state), meta=meta, keep=CHECKPOINTS_KEPT)
-
-
-def load_state(job: ExpertJob, *, folder: JobFolder, update: int) -> ExpertState:
-    """The state of one checkpoint. Raises UserError where it is damaged or of another shape."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in _tensors(initial_state(job)).items()}
-    saved = checkpoint.load(folder.checkpoints, update, shapes=shapes)
-    tensors, meta = saved.tensors, saved.meta
-    halvings, best, best_update = (meta["plateau"][key] for key in PlateauState._fields)
-    plateau = PlateauState(halvings, math.inf if best is None else best, best_update)
-    return ExpertState(
-        expert=Expert(tensors["theta"], tensors["decoder"]),
-        body=AdamState(tensors["body.first"], tensors["body.second"], meta["body_updates"]),
-        decoder=AdamState(tensors["decoder.first"], tensors["decoder.second"], meta["decoder_updates"]),
-        plateau=plateau,
-        update=saved.update,
-        device_seconds=meta["device_seconds"],
-    )
+    members: Sequence[Member], states: list[ExpertState], *, logs: list[ScalarLog], compute: Compute
+) -> list[ExpertState]:
+    how: dict[str, Any] = {"implementation": compute.implementation, "threads": compute.threads}
+    pairs = list(zip(members, states, strict=True))
+    losses = [validation_loss(member.job, state.expert, **how) for member, state in pairs]
+    loss = sum(losses) / len(losses)
+    refuse_infinite(members[0].job, loss, update=states[0].update)
+    observed = []
+    for (member, state), log in zip(pairs, logs, strict=True):
+        record = ValidationRecord(state.update, loss)
+        log.append(record)
+        line = job_log.validation_line(member.job, record, device_seconds=state.device_seconds)
+        append_json_line(member.folder.log, line)
+        observed.append(apply_record(member.job, state, record, **how))
+    return observed

@@ -16,20 +16,22 @@ from thinwire.soma.spsa import derivatives
 
 
 def update_line(job: ExpertJob, record: UpdateRecord) -> dict[str, Any]:
-    """Losses in nats per byte; ``derivative_rms`` over the first accumulation batch's directions."""
-    slopes = derivatives(record.differences[0], epsilon=record.epsilon, difference=job.config.difference)
-    return {
+    """Losses in nats per byte; ``derivative_rms`` over the first accumulation batch's directions, where it has any."""
+    line = {
         "kind": "update",
         "update": record.update,
         "train_loss_nats_per_byte": record.train_loss,
         "learning_rate": record.learning_rate,
         "epsilon": record.epsilon,
-        "derivative_rms": float((slopes**2).mean() ** 0.5),
-    } | _cost(job, record.update, record.device_seconds)
+    }
+    if record.differences.size:
+        slopes = derivatives(record.differences[0], epsilon=record.epsilon, difference=job.config.difference)
+        line["derivative_rms"] = float((slopes**2).mean() ** 0.5)
+    return line | _cost(job, record.update, record.device_seconds)
 
 
 def validation_line(job: ExpertJob, record: ValidationRecord, *, device_seconds: float) -> dict[str, Any]:
-    """``device_seconds`` are those of the update it belongs to."""
+    """``device_seconds`` are those of the update it belongs to; of summed losses, every expert logs their mean."""
     line = {"kind": "validation", "update": record.update, "loss_nats_per_byte": record.loss}
     return line | _cost(job, record.update, device_seconds)
 

@@ -19,7 +19,7 @@ from thinwire.kernels.sign_probe.api import ProbeAddress
 from thinwire.soma.config import Difference
 from thinwire.soma.exact_gradients import gradient_moments
 from thinwire.soma.expert_job import ExpertJob
-from thinwire.soma.expert_training import load_state
+from thinwire.soma.job_checkpoint import load_state
 from thinwire.soma.model import Expert
 from thinwire.soma.plateau import rates
 from thinwire.soma.run import SomaRun

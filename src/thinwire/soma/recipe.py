@@ -128,57 +128,66 @@ def _event(run: SomaRun, **record: Any) -> None:
 
 def train_seed(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
     """Stage 2: body and tied matrix E together, on a sample of the corpus."""
-    _train_jobs(run, [SEED_NAME], corpus=corpus, voice=voice)
+    _train_jobs(run, [[SEED_NAME]], corpus=corpus, voice=voice)
 
 
 def train_experts(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
-    """Stage 3: every expert from its start, on its own windows, in processes that never talk."""
+    """Stage 3: every expert from its start, on its own windows.
+
+    Independent experts train in processes that never talk; experts whose losses are summed share one process.
+    """
     names = [str(index) for index in range(run.num_experts)]
-    _train_jobs(run, names, corpus=corpus, voice=voice)
+    groups = [names] if run.config.losses == "summed" else [[name] for name in names]
+    _train_jobs(run, groups, corpus=corpus, voice=voice)
 
 
-def _train_jobs(run: SomaRun, names: list[str], *, corpus: Corpus, voice: Voice) -> None:
+def _train_jobs(run: SomaRun, groups: list[list[str]], *, corpus: Corpus, voice: Voice) -> None:
+    names = [name for group in groups for name in group]
     jobs = {name: run.job(name, corpus=corpus) for name in names}
-    waiting = [name for name in names if not is_done(jobs[name], folder=run.job_folder(name))]
+    is_waiting = {name: not is_done(jobs[name], folder=run.job_folder(name)) for name in names}
+    waiting = {",".join(group): group for group in groups if any(is_waiting[name] for name in group)}
     if not waiting:
         voice.say(f"{job_label(names[0]) if len(names) == 1 else f'{len(names)} experts'}: already trained, kept")
         return
     launch, cores = run.config.launch, available_cores()
     at_once = min(launch.processes or cores, len(waiting))
     threads = launch.threads or max(1, cores // at_once)
+    labels = {
+        key: job_label(group[0]) if len(group) == 1 else f"{len(group)} experts" for key, group in waiting.items()
+    }
     bars: dict[str, Task] = {}
-    left = {name: jobs[name].config.updates for name in waiting}
+    left = {key: jobs[group[0]].config.updates for key, group in waiting.items()}
 
-    def on_message(name: str, message: dict[str, Any]) -> None:
+    def on_message(key: str, message: dict[str, Any]) -> None:
         if message["type"] == "say":
             voice.say(message["text"])
             return
-        if name not in bars:
-            bars[name] = voice.progress.task(job_label(name), left[name])
+        if key not in bars:
+            bars[key] = voice.progress.task(labels[key], left[key])
         if message["type"] == "note":
-            bars[name].note(message["text"])
+            bars[key].note(message["text"])
             return
-        bars[name].advance(message["count"])
-        left[name] -= message["count"]
-        if left[name] == 0:
-            bars.pop(name).close()
+        bars[key].advance(message["count"])
+        left[key] -= message["count"]
+        if left[key] == 0:
+            bars.pop(key).close()
 
     root = str(run.folder.root)
     commands = [
-        Command(name, WORKER, (root, name, launch.implementation, str(threads)), label=job_label(name))
-        for name in waiting
+        Command(key, WORKER, (root, key, launch.implementation, str(threads)), label=labels[key]) for key in waiting
     ]
-    first = jobs[waiting[0]]
+    first = jobs[names[0]]
     warm_kernels(first.start, config=first.config, shape=first.shape, implementation=launch.implementation, voice=voice)
-    _event(run, stage="train", jobs=waiting, processes=at_once, threads=threads, state="started")
+    started = [name for group in waiting.values() for name in group]
+    _event(run, stage="train", jobs=started, processes=at_once, threads=threads, state="started")
     try:
         run_commands(commands, at_once=at_once, on_message=on_message)
     except ThinwireError as error:
-        _event(run, stage="train", jobs=waiting, state="failed", reason=str(error))
+        _event(run, stage="train", jobs=started, state="failed", reason=str(error))
         raise
     for bar in bars.values():
         bar.close()
-    _event(run, stage="train", jobs=waiting, state="done")
+    _event(run, stage="train", jobs=started, state="done")
 
 
 def fit_clusters(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:

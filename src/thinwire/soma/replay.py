@@ -12,8 +12,9 @@ import torch
 from thinwire.base.errors import UserError
 from thinwire.base.progress import Progress
 from thinwire.runs import checkpoint
-from thinwire.soma.expert_job import ExpertJob, apply_record, initial_state
+from thinwire.soma.expert_job import ExpertJob, initial_state
 from thinwire.soma.expert_training import Compute
+from thinwire.soma.expert_update import apply_record
 from thinwire.soma.model import Expert
 from thinwire.soma.run import SomaRun, job_label
 from thinwire.soma.scalar_log import UpdateRecord, read

@@ -124,10 +124,11 @@ class SomaRun:
         config = self.config
         if name == SEED_NAME:
             expert, parts, training = SEED_RUN, self.seed_members(), config.seed_run
-            start = initial_expert(self.shape, seed=config.seed)
+            start, summed_losses = initial_expert(self.shape, seed=config.seed), 1
         else:
             expert, parts, training = int(name), self.expert_members(int(name)), config.experts
             start = self.expert_start()
+            summed_losses = self.num_experts if config.losses == "summed" else 1
         return ExpertJob(
             expert=expert,
             seed=config.seed,
@@ -138,6 +139,7 @@ class SomaRun:
             train=parts.train,
             validation=parts.validation,
             cluster_window_bytes=config.clusters.window_bytes,
+            summed_losses=summed_losses,
         )
 
     def expert_start(self) -> Expert:

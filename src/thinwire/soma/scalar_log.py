@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from thinwire.base.errors import UserError
-from thinwire.runs.record_log import RecordLog, scan
+from thinwire.runs.record_log import RecordLog, frame_bytes, scan
 
 FORMAT = "thinwire-scalars-1"
 UPDATE = struct.Struct("<cIddddQI")
@@ -63,6 +63,11 @@ class ScalarLogContents(NamedTuple):
     records: list[Record]
     good_bytes: int
     torn_bytes: int
+
+    def first(self, count: int) -> "ScalarLogContents":
+        """The log as it was after its first ``count`` records."""
+        behind = sum(frame_bytes(_pack(record)) for record in self.records[count:])
+        return self._replace(records=self.records[:count], good_bytes=self.good_bytes - behind)
 
 
 def _pack(record: Record) -> bytes:

@@ -79,6 +79,11 @@ class Estimate(NamedTuple):
     gradient: Tensor
     batches: list[BatchLosses]
 
+    @property
+    def differences(self) -> np.ndarray:
+        """float64 [A, n]."""
+        return np.stack([batch.differences for batch in self.batches])
+
 
 def estimate(
     losses: Callable[[ProbeAddress], Float64[Tensor, "n S"]],

@@ -37,20 +37,20 @@ def warm_kernels(
     task.note("compiled where they are not on disk yet")
     address = ProbeAddress(stream_key(0, "warm"), 0)
     windows = torch.zeros(config.batch, 2, dtype=torch.uint8)
-    expert_losses(
-        expert.theta,
-        shape=shape,
-        decoder=expert.decoder,
-        windows=windows,
-        address=address,
-        directions=range(1),
-        epsilon=config.epsilon,
-        signs=SIGNS[config.difference],
-        implementation=implementation,
-    )
-    task.advance()
-    weighted_probe_sum(np.ones(1), address=address, shape=shape)
-    task.advance()
+    if config.estimator == "spsa":
+        expert_losses(
+            expert.theta,
+            shape=shape,
+            decoder=expert.decoder,
+            windows=windows,
+            address=address,
+            directions=range(1),
+            epsilon=config.epsilon,
+            signs=SIGNS[config.difference],
+            implementation=implementation,
+        )
+        weighted_probe_sum(np.ones(1), address=address, shape=shape)
+    task.advance(2)
     held_out = torch.zeros(config.validation_windows, 2, dtype=torch.uint8)
     experts = torch.zeros(len(held_out), 1, dtype=torch.int64)
     routed_scores(

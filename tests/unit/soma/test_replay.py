@@ -13,7 +13,7 @@ from thinwire.base.errors import UserError
 from thinwire.base.progress import Silent
 from thinwire.data.corpus import Corpus
 from thinwire.runs import checkpoint
-from thinwire.soma import expert_training
+from thinwire.soma import job_checkpoint
 from thinwire.soma.expert_training import Compute
 from thinwire.soma.replay import rebuild, replay
 from thinwire.soma.run import SomaRun
@@ -27,7 +27,7 @@ def test_every_checkpoint_is_rebuilt_bit_for_bit(
     difference: str, accumulation: int, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The seed run, whose decoder trains, and an expert; replayed with another number of threads than trained with."""
-    monkeypatch.setattr(expert_training, "CHECKPOINTS_KEPT", 100)
+    monkeypatch.setattr(job_checkpoint, "CHECKPOINTS_KEPT", 100)
     base = replace(tiny_runs.JOB, updates=5, checkpoint_every=2, difference=difference, accumulation=accumulation)
     config = replace(tiny_runs.CONFIG, seed_run=replace(base, decoder="trained"), experts=base)
     run, corpus = tiny_runs.start_run(config, data=tiny_data, out=tmp_path / "run"), Corpus.open(tiny_data)

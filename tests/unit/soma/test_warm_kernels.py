@@ -11,7 +11,8 @@ from thinwire.data.corpus import Corpus
 from thinwire.kernels.expert_losses import cpu_impl
 from thinwire.kernels.lane_forward import forward_lanes
 from thinwire.soma import warm_kernels as module
-from thinwire.soma.expert_job import evaluate_update, initial_state, validation_loss
+from thinwire.soma.expert_job import initial_state
+from thinwire.soma.expert_update import evaluate_update, validation_loss
 from thinwire.soma.model import initial_expert, shape_of
 from thinwire.soma.run import SomaRun
 from thinwire.soma.warm_kernels import warm_kernels

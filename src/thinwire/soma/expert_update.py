@@ -1,0 +1,292 @@
+"""What is one update of a job?  Batches -> losses -> scalars -> weights.
+
+``apply_record`` turns a state and an update's scalars into the next state; the step evaluates the scalars and applies
+them, replay only applies.  So a resumed, a replayed and an uninterrupted run go through the same arithmetic.
+"""
+
+import hashlib
+import math
+import time
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thinwire.base.errors import RunFailedError, UserError
+from thinwire.base.seeds import stream_key
+from thinwire.data.windows import draw_training_windows
+from thinwire.kernels.dispatch import device_for
+from thinwire.kernels.expert_losses.api import expert_losses
+from thinwire.kernels.routed_scores.api import decoder_inputs, routed_scores
+from thinwire.soma.bptt import batch_gradient
+from thinwire.soma.decoder import decoder_gradient
+from thinwire.soma.expert_job import SEED_RUN, ExpertJob, ExpertState, addresses_of, batches_of
+from thinwire.soma.model import ExactGradient, Expert
+from thinwire.soma.plateau import observe, rates
+from thinwire.soma.scalar_log import Record, UpdateRecord, ValidationRecord
+from thinwire.soma.spsa import SIGNS, estimate, gradient_from_differences
+from thinwire.soma.updates import adam
+
+
+class Evaluated(NamedTuple):
+    state: ExpertState
+    record: UpdateRecord
+
+
+class PerturbedLosses(NamedTuple):
+    """float64 [n, S] of every accumulation batch, and the device-seconds they took."""
+
+    of_batches: list[Tensor]
+    device_seconds: float
+
+
+def perturbed_losses(
+    job: ExpertJob, state: ExpertState, *, batches: list[Tensor], implementation: str, threads: int
+) -> PerturbedLosses:
+    """The forwards of update ``state.update + 1``."""
+    started, config, device = time.perf_counter(), job.config, device_for(implementation)
+    theta, decoder = state.expert.theta.to(device), state.expert.decoder.to(device)
+    losses = [
+        expert_losses(
+            theta,
+            shape=job.shape,
+            decoder=decoder,
+            windows=batches[address.accumulation],
+            address=address,
+            directions=range(config.directions),
+            epsilon=rates(state.plateau, config=config).epsilon,
+            signs=SIGNS[config.difference],
+            implementation=implementation,
+            threads=threads,
+        )
+        for address in addresses_of(job, state.update + 1)
+    ]
+    spent = time.perf_counter() - started
+    return PerturbedLosses(losses, spent * devices_in_use(implementation, threads=threads))
+
+
+def devices_in_use(implementation: str, *, threads: int) -> int:
+    """What a second is multiplied by to become device-seconds: on a CPU a core is a device, a GPU is one."""
+    return threads if device_for(implementation).type == "cpu" else 1
+
+
+def evaluate_update(job: ExpertJob, state: ExpertState, *, implementation: str, threads: int) -> Evaluated:
+    """Make update ``state.update + 1`` of an expert that learns from its own loss."""
+    batches = batches_of(job, state.update + 1)
+    if job.config.estimator == "bptt":
+        return backpropagate(job, state, batches=batches, implementation=implementation)
+    own = perturbed_losses(job, state, batches=batches, implementation=implementation, threads=threads)
+    return complete_update(
+        job,
+        state,
+        batches=batches,
+        own=own,
+        learned_from=own.of_batches,
+        implementation=implementation,
+        threads=threads,
+    )
+
+
+def complete_update(
+    job: ExpertJob,
+    state: ExpertState,
+    *,
+    batches: list[Tensor],
+    own: PerturbedLosses,
+    learned_from: list[Tensor],
+    implementation: str,
+    threads: int,
+) -> Evaluated:
+    """The second half of an update: losses -> scalars -> weights.
+
+    Args:
+        own: the expert's losses.
+        learned_from: the losses whose differences move it: its own, or sums over experts.
+    """
+    started = time.perf_counter()
+    estimated = estimate(
+        lambda address: learned_from[address.accumulation],
+        addresses=addresses_of(job, state.update + 1),
+        shape=job.shape,
+        epsilon=rates(state.plateau, config=job.config).epsilon,
+        difference=job.config.difference,
+        threads=threads,
+    )
+    train_loss = float(np.mean([float(losses.numpy().mean()) for losses in own.of_batches]))
+    record = _record(job, state, batches=batches, train_loss=train_loss, differences=estimated.differences)
+    gradients = Gradients(estimated.gradient, None)
+    moved = _move(job, state, record, gradients, batches=batches, implementation=implementation, threads=threads)
+    spent = time.perf_counter() - started
+    return _clocked(moved, record, state.device_seconds + own.device_seconds + spent)
+
+
+def backpropagate(job: ExpertJob, state: ExpertState, *, batches: list[Tensor], implementation: str) -> Evaluated:
+    """The update of the control: the batches' exact gradient instead of an estimate. One core, or one GPU."""
+    started = time.perf_counter()
+    found = _exact(job, state, batches=batches, implementation=implementation)
+    empty = np.zeros((len(batches), 0))
+    record = _record(job, state, batches=batches, train_loss=found.loss_nats_per_byte, differences=empty)
+    gradients = _gradients_of(job, found)
+    moved = _move(job, state, record, gradients, batches=batches, implementation=implementation, threads=1)
+    return _clocked(moved, record, state.device_seconds + time.perf_counter() - started)
+
+
+def _record(
+    job: ExpertJob, state: ExpertState, *, batches: list[Tensor], train_loss: float, differences: np.ndarray
+) -> UpdateRecord:
+    learning_rate, epsilon = rates(state.plateau, config=job.config)
+    refuse_infinite(job, train_loss, update=state.update + 1)
+    return UpdateRecord(state.update + 1, learning_rate, epsilon, train_loss, 0.0, _digest(batches), differences)
+
+
+def _clocked(state: ExpertState, record: UpdateRecord, device_seconds: float) -> Evaluated:
+    return Evaluated(replace(state, device_seconds=device_seconds), record._replace(device_seconds=device_seconds))
+
+
+def apply_record(
+    job: ExpertJob, state: ExpertState, record: Record, *, implementation: str, threads: int
+) -> ExpertState:
+    """The next state from an update's or a validation's scalars, without a perturbed forward pass.
+
+    The plateau rule looks at validations in its own rhythm alone, so that a run made longer later is the run that was
+    planned that long. An update by backpropagation is computed again from its batches.
+
+    Raises:
+        UserError: the update reads text (E trains, or backpropagation), and it is not what the record was made on.
+    """
+    if isinstance(record, ValidationRecord):
+        if record.update % job.config.validate_every:
+            return state
+        return replace(state, plateau=observe(state.plateau, record.loss, update=record.update, config=job.config))
+    batches = []
+    if job.config.decoder == "trained" or job.config.estimator == "bptt":
+        batches = batches_of(job, record.update)
+        if _digest(batches) != record.batch_digest:
+            raise UserError(
+                f"the training text is not the one that update {record.update} was made on",
+                where=str(job.shards.folder),
+                fix="restore the data folder from a copy, or prepare it again from the same sources",
+            )
+    if job.config.estimator == "bptt":
+        gradients = _gradients_of(job, _exact(job, state, batches=batches, implementation=implementation))
+    else:
+        estimated = gradient_from_differences(
+            list(record.differences),
+            addresses=addresses_of(job, record.update),
+            shape=job.shape,
+            epsilon=record.epsilon,
+            difference=job.config.difference,
+            threads=threads,
+        )
+        gradients = Gradients(estimated, None)
+    moved = _move(job, state, record, gradients, batches=batches, implementation=implementation, threads=threads)
+    return replace(moved, device_seconds=record.device_seconds)
+
+
+class Gradients(NamedTuple):
+    """What moves the weights: theta's part, and E's where backpropagation found it (None: by Eq. 7)."""
+
+    theta: Tensor
+    decoder: Tensor | None
+
+
+def _exact(job: ExpertJob, state: ExpertState, *, batches: list[Tensor], implementation: str) -> ExactGradient:
+    device = device_for(implementation)
+    expert = Expert(state.expert.theta.to(device), state.expert.decoder.to(device))
+    return batch_gradient(expert, shape=job.shape, batches=batches)
+
+
+def _gradients_of(job: ExpertJob, found: ExactGradient) -> Gradients:
+    return Gradients(found.theta.cpu(), found.decoder.cpu() if job.config.tied_gradient == "full" else None)
+
+
+def _move(
+    job: ExpertJob,
+    state: ExpertState,
+    record: UpdateRecord,
+    gradients: Gradients,
+    *,
+    batches: list[Tensor],
+    implementation: str,
+    threads: int,
+) -> ExpertState:
+    rate, config, expert = record.learning_rate, job.config, state.expert
+    body = adam(expert.theta, gradients.theta, state=state.body, learning_rate=rate, weight_decay=config.weight_decay)
+    decoder, decoder_state = expert.decoder, state.decoder
+    if config.decoder == "trained":
+        delta = gradients.decoder
+        if delta is None:
+            delta = _delta_rule(job, expert, batches=batches, implementation=implementation, threads=threads)
+        # choice: E is not decayed.
+        decoder, decoder_state = adam(decoder, delta, state=decoder_state, learning_rate=rate, weight_decay=0.0)
+    return replace(
+        state,
+        expert=Expert(body.weights, decoder),
+        body=body.state,
+        decoder=decoder_state,
+        update=record.update,
+    )
+
+
+def _delta_rule(job: ExpertJob, expert: Expert, *, batches: list[Tensor], implementation: str, threads: int) -> Tensor:
+    """Eq. (7), the mean over the batches.
+
+    choice: one unperturbed forward at the weights the body's estimate was made at.
+    """
+    delta, device = torch.zeros_like(expert.decoder), device_for(implementation)
+    for windows in batches:
+        hidden = decoder_inputs(
+            expert.theta.to(device),
+            shape=job.shape,
+            decoder=expert.decoder.to(device),
+            windows=windows,
+            implementation=implementation,
+            threads=threads,
+        )
+        delta += decoder_gradient(hidden.cpu(), decoder=expert.decoder, targets=windows[:, 1:])
+    return delta / len(batches)
+
+
+def refuse_infinite(job: ExpertJob, loss: float, *, update: int) -> None:
+    """Raises RunFailedError where training has diverged; nothing of the update is kept."""
+    if not math.isfinite(loss):
+        section = "seed-run" if job.expert == SEED_RUN else "experts"
+        raise RunFailedError(
+            f"the loss at update {update} is {loss}: training has diverged\n"
+            f"  fix:   start another run with a lower --{section}.learning-rate or --{section}.epsilon"
+        )
+
+
+def validation_loss(job: ExpertJob, expert: Expert, *, implementation: str, threads: int) -> float:
+    """Mean loss on a fixed sample of the job's validation windows, nats per byte (drives the plateau rule)."""
+    windows = draw_training_windows(
+        job.shards,
+        job.validation,
+        key=stream_key(job.seed, "validation", job.expert),
+        update=0,
+        accumulation=0,
+        batch=job.config.validation_windows,
+        input_bytes=job.config.window_bytes,
+        window_bytes=job.cluster_window_bytes,
+    )
+    scores = routed_scores(
+        expert.theta[None].to(device_for(implementation)),
+        shape=job.shape,
+        decoder=expert.decoder.to(device_for(implementation)),
+        windows=torch.from_numpy(windows),
+        experts=torch.zeros(len(windows), 1, dtype=torch.int64),
+        first_target=0,
+        implementation=implementation,
+        threads=threads,
+    )
+    return -float(scores.mean())
+
+
+def _digest(batches: list[Tensor]) -> int:
+    """64 bits that name the batches' bytes, so that replay and audit can tell whether they read the same text."""
+    hasher = hashlib.blake2b(digest_size=8)
+    for batch in batches:
+        hasher.update(batch.numpy().tobytes())
+    return int.from_bytes(hasher.digest(), "little")
