@@ -29,9 +29,10 @@ from scipy.sparse import csr_matrix
 
 from clustering_checks import ACTIVE_EXPERTS, PREFIX_BYTES, SEED, failures, nearest_by_threads
 from clustering_text import WINDOW_BYTES, windows_drawn, windows_of_corpus
-from measuring import parsed, parser_of, publish, timed_in_turn
-from peak import run_matrix_product, run_peak_loop
+from measuring import parsed, parser_of, publish
 from thinwire.base.errors import UserError
+from thinwire.kernels.peak import run_matrix_product, run_peak_loop
+from thinwire.kernels.timing import timed_in_turn
 from thinwire.soma.clusters import assign, fit_router
 from thinwire.soma.config import ClusterConfig
 from thinwire.soma.router import Router

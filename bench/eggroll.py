@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from measuring import parsed, parser_of, publish, timed_in_turn
-from peak import run_matrix_product, run_peak_loop
+from measuring import parsed, parser_of, publish
 from thinwire.base.seeds import stream_key
 from thinwire.kernels.eggroll import reference
 from thinwire.kernels.eggroll.api import (
@@ -29,6 +28,8 @@ from thinwire.kernels.eggroll.api import (
     zero_state,
 )
 from thinwire.kernels.eggroll.cases import CASES, PAPER_WIDTHS, EggrollCase, inputs_for
+from thinwire.kernels.peak import run_matrix_product, run_peak_loop
+from thinwire.kernels.timing import timed_in_turn
 
 ADDRESS = NoiseAddress(stream_key(0, "bench"), 1)
 RELATIVE_TOLERANCE = 1e-5

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from measuring import Timed
-from peak import run_matrix_product, run_peak_loop
+from thinwire.kernels.peak import run_matrix_product, run_peak_loop
+from thinwire.kernels.timing import Timed
 
 Contestants = dict[str, Callable[[], float]]
 

@@ -30,11 +30,12 @@ import torch
 from forward_speed import contestants_of, lines_of, measures_of
 from inference_checks import disagreements, failures
 from inference_ensemble import PREFIX_BYTES, load_saved, make_ensemble, save, windows_for
-from measuring import parsed, parser_of, publish, spread_of, timed_in_turn
+from measuring import parsed, parser_of, publish
 from thinwire.base.seeds import stream_key
 from thinwire.kernels.expert_losses.api import expert_losses
 from thinwire.kernels.routed_scores.api import routed_scores
 from thinwire.kernels.sign_probe.api import ProbeAddress
+from thinwire.kernels.timing import spread_of, timed_in_turn
 from thinwire.soma.ensemble import Ensemble, score_windows
 from thinwire.soma.generate import generate, generate_batch
 

@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 import torch
 
 from forward_speed import contestants_of, lines_of, measures_of
-from measuring import Timed, parsed, parser_of, publish, timed_in_turn
-from peak import run_matrix_product, run_peak_loop
+from measuring import parsed, parser_of, publish
 from sgemm import operations_done, sgemm_runs
 from thinwire.base.seeds import stream_key
 from thinwire.kernels.expert_losses.api import expert_losses
@@ -36,7 +35,9 @@ from thinwire.kernels.expert_losses.cases import (
     LossCase,
     inputs_for,
 )
+from thinwire.kernels.peak import run_matrix_product, run_peak_loop
 from thinwire.kernels.sign_probe.api import ProbeAddress
+from thinwire.kernels.timing import Timed, timed_in_turn
 
 ADDRESS = ProbeAddress(stream_key(0, "bench"), 1)
 RELATIVE_TOLERANCE = 2e-6

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from measuring import parsed, parser_of, publish, timed_in_turn
-from peak import run_peak_loop
+from measuring import parsed, parser_of, publish
 from thinwire.kernels.expert_losses.cases import BENCH_CASES, inputs_for
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.lane_forward import build_table, forward_lanes, pack_weights
@@ -29,6 +28,8 @@ from thinwire.kernels.lane_layout import (
 )
 from thinwire.kernels.lane_rows import gather_entries, gelu, gemm_set, layer_norm, lstm_cell, softmax_sums
 from thinwire.kernels.lane_workspace import LaneWorkspace
+from thinwire.kernels.peak import run_peak_loop
+from thinwire.kernels.timing import timed_in_turn
 
 ONE = (0,)
 BYTES_A_ROUND = 2_000

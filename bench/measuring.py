@@ -1,4 +1,4 @@
-"""How is a speed measured and kept?  Contestants in turn, round after round; medians; rows with commit and machine.
+"""How is a measured speed kept?  Rows with commit and machine, for people and for programs.
 
 ``--record`` appends to ``bench/results/<machine>.csv``: one line a measure, in the order measured.
 """
@@ -9,44 +9,15 @@ import json
 import os
 import platform
 import re
-import statistics
 import subprocess
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = ("date", "commit", "bench", "case", "implementation", "measure", "value")
 NAMING_KEYS = ("case", "implementation")
-
-
-class Timed(NamedTuple):
-    """Units of work per second: the median of the rounds, and (largest - smallest) / median."""
-
-    median: float
-    spread: float
-
-
-def timed_in_turn(contestants: Mapping[str, Callable[[], float]], *, repeats: int) -> dict[str, Timed]:
-    """Units of work per second of each contestant, which returns the work it did.
-
-    All are run in turn in every round, so that a busy moment hits them alike.  Whatever has to be compiled or touched
-    once must be so before.
-    """
-    rates: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(repeats):
-        for name, run in contestants.items():
-            started = time.perf_counter()
-            work = run()
-            rates[name].append(work / (time.perf_counter() - started))
-    return {name: spread_of(values) for name, values in rates.items()}
-
-
-def spread_of(values: Sequence[float]) -> Timed:
-    median = statistics.median(values)
-    return Timed(median, (max(values) - min(values)) / median)
 
 
 def machine_name() -> str:

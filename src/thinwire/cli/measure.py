@@ -12,6 +12,9 @@ import tyro
 from thinwire.base.errors import UserError
 from thinwire.base.files import write_json
 from thinwire.base.units import format_bytes, format_seconds
+from thinwire.cli.measure_active_experts import active_experts
+from thinwire.cli.measure_complementarity import complementarity
+from thinwire.cli.measure_throughput import throughput
 from thinwire.cli.measure_variance import variance
 from thinwire.cli.terminal import print_columns, print_json, print_table
 from thinwire.comm.link import Link
@@ -163,6 +166,9 @@ def _time(seconds: float) -> str:
 
 
 MEASURES: dict[str, tuple[str, Callable[[list[str]], None]]] = {
+    "active-experts": ("a SOMA run's loss and cost for every number of active experts", active_experts),
+    "complementarity": ("what averaging any two experts gains, against how alike they err", complementarity),
+    "throughput": ("a SOMA run's speed here, training and routed scoring, beside the peak", throughput),
     "traffic": ("bytes that a context-parallel run counted, beside the closed form", traffic),
     "variance": ("a SOMA run's gradient noise, measured and predicted; what n_pert and B suit it", variance),
 }

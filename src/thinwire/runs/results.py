@@ -9,7 +9,9 @@ from typing import Any
 from thinwire.base.files import read_json, write_json
 from thinwire.runs.layout import RunFolder
 
-OWN_RESULTS = frozenset({"test", "matrix", "sample", "done", "traffic", "variance"})
+OWN_RESULTS = frozenset(
+    {"test", "matrix", "sample", "done", "traffic", "variance", "active-experts", "complementarity", "throughput"}
+)
 """Names in RUN/results that no text of one's own may take."""
 
 

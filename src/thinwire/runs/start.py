@@ -110,13 +110,13 @@ def _manifest(start: Start) -> dict[str, Any]:
         "num_parameters": start.num_parameters,
         "versions": {"thinwire": thinwire.__version__, "python": platform.python_version()}
         | {name: version(name) for name in PACKAGES},
-        "machine": {"system": platform.platform(), "processor": _processor(), "cores": start.cores},
+        "machine": {"system": platform.platform(), "processor": processor_name(), "cores": start.cores},
         "command": start.command,
         "working_folder": str(Path.cwd()),
     }
 
 
-def _processor() -> str:
+def processor_name() -> str:
     """The processor's name, where the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -1,7 +1,7 @@
 """What does a trained run say?  Experts, router and decoder as plain objects: score bytes, route a prefix (Eq. 1)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from thinwire.base.errors import UserError
 from thinwire.base.progress import Progress, Silent, Task
-from thinwire.kernels.dispatch import choose
+from thinwire.kernels.dispatch import choose, device_for
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.routed_scores.api import routed_scores
 from thinwire.kernels.routed_scores.resident import ResidentExperts
@@ -58,6 +58,17 @@ class Ensemble:
     def resident(self) -> ResidentExperts:
         """The experts packed for the CPU, kept from call to call; each is packed when it is first chosen."""
         return ResidentExperts(self.thetas.numpy(), shape=self.shape, decoder=self.decoder.numpy())
+
+    def placed_for(self, implementation: str) -> "Ensemble":
+        """The same ensemble where a named implementation needs its weights: on the GPU for ``triton``.
+
+        Raises:
+            UserError: there is no such device here.
+        """
+        device = device_for(implementation)
+        if implementation != "triton" or device.type == self.thetas.device.type:
+            return self
+        return replace(self, thetas=self.thetas.to(device), decoder=self.decoder.to(device))
 
     def route(self, prefixes: list[bytes], *, active_experts: int | None = None) -> Routes:
         """Which experts answer for each prefix; ``active_experts`` overrides k."""
@@ -117,6 +128,7 @@ def score_windows(
     FP32 forward; FP64 mixture and reduction; the state starts from zero in every window.
     """
     mixture, single = [], []
+    ensemble = ensemble.placed_for(implementation)
     per_window = experts.shape[1] if experts is not None else active_experts or ensemble.active_experts
     at_once = max(REQUESTS_PER_CHUNK // max(per_window, 1), 1)
     task = (progress or Silent()).task("score windows", len(windows))
@@ -130,9 +142,9 @@ def score_windows(
         else:
             chosen = experts[start : start + at_once]
             weights = np.full(chosen.shape, 1.0 / chosen.shape[1])
-        scores = _scores(
+        scores = scores_under(
             ensemble,
-            torch.tensor(part),
+            part,
             experts=chosen,
             implementation=implementation,
             threads=threads,
@@ -172,22 +184,22 @@ class _Finished:
             self._shown = windows
 
 
-def _scores(
+def scores_under(
     ensemble: Ensemble,
-    windows: Tensor,
+    windows: UInt8[np.ndarray, "n T1"],
     *,
-    experts: np.ndarray,
-    implementation: str,
-    threads: int,
+    experts: Int64[np.ndarray, "n k"],
+    implementation: str = "auto",
+    threads: int = 1,
     finished: Callable[[int], None] | None = None,
 ) -> Float64[Tensor, "n k S"]:
-    """log p of every scored byte under each window's experts."""
+    """log p of every scored byte under each window's ``experts``; ``finished`` is told of requests that are done."""
     on_cpu = choose(implementation, like=ensemble.thetas) == "numba"
     return routed_scores(
         ensemble.thetas,
         shape=ensemble.shape,
         decoder=ensemble.decoder,
-        windows=windows,
+        windows=torch.tensor(windows),
         experts=torch.from_numpy(experts),
         first_target=ensemble.prefix_bytes,
         implementation=implementation,
@@ -214,8 +226,6 @@ def score_bytes(
             fix=f"give at least {ensemble.prefix_bytes + 2} bytes",
         )
     route = ensemble.route([text[: ensemble.prefix_bytes]], active_experts=active_experts)
-    window = torch.frombuffer(bytearray(text), dtype=torch.uint8)[None]
-    scores = _scores(ensemble, window, experts=route.experts.astype(np.int64), implementation="auto", threads=threads)[
-        0
-    ]
+    window = np.frombuffer(text, np.uint8)[None]
+    scores = scores_under(ensemble, window, experts=route.experts.astype(np.int64), threads=threads)[0]
     return torch.logsumexp(scores + torch.from_numpy(np.log(route.weights[0]))[:, None], dim=0).numpy()

@@ -35,7 +35,7 @@ def bench(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(module, "CASES", CASES[:3])
     monkeypatch.setattr(module, "WIDE_BENCH_CASES", ())
     monkeypatch.setattr(module, "WIDE_CASES", ())
-    peak = importlib.import_module("peak")
+    peak = importlib.import_module("thinwire.kernels.peak")
     monkeypatch.setattr(peak, "PEAK_ROUNDS", 1000)
     monkeypatch.setattr(peak, "MATRIX_SIZE", 64)
     return module
@@ -121,7 +121,7 @@ def test_the_steps_and_the_rest_make_up_the_whole(
     repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(repository / "bench")
-    lane_steps, peak = importlib.import_module("lane_steps"), importlib.import_module("peak")
+    lane_steps, peak = importlib.import_module("lane_steps"), importlib.import_module("thinwire.kernels.peak")
     monkeypatch.setattr(lane_steps, "BYTES_A_ROUND", 20)
     monkeypatch.setattr(peak, "PEAK_ROUNDS", 1000)
     assert lane_steps.main(["--json", "--repeats", "2"]) == 0

@@ -18,7 +18,7 @@ def loaded(name: str, *, repository: Path, monkeypatch: pytest.MonkeyPatch) -> M
     for other in ("peak", "measuring", "kernels", name):
         monkeypatch.delitem(sys.modules, other, raising=False)
     module = importlib.import_module(name)
-    peak = importlib.import_module("peak")
+    peak = importlib.import_module("thinwire.kernels.peak")
     monkeypatch.setattr(peak, "PEAK_ROUNDS", 1000)
     monkeypatch.setattr(peak, "MATRIX_SIZE", 64)
     return module

@@ -40,7 +40,7 @@ def bench(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = importlib.import_module("clustering")
     text = importlib.import_module("clustering_text")
     monkeypatch.setattr(text, "NUM_WORDS", 2000)
-    peak = importlib.import_module("peak")
+    peak = importlib.import_module("thinwire.kernels.peak")
     monkeypatch.setattr(peak, "PEAK_ROUNDS", 1000)
     monkeypatch.setattr(peak, "MATRIX_SIZE", 64)
     monkeypatch.setattr(module, "truly_measured_apart", module.measured_apart, raising=False)

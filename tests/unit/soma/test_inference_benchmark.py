@@ -56,7 +56,7 @@ def bench(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(module, "NUM_PROMPTS", 3)
     monkeypatch.setattr(module, "WRITTEN_BYTES", 4)
     monkeypatch.setattr(module, "TRAINING_WINDOWS", 1)
-    peak = importlib.import_module("peak")
+    peak = importlib.import_module("thinwire.kernels.peak")
     monkeypatch.setattr(peak, "PEAK_ROUNDS", 1000)
     monkeypatch.setattr(peak, "MATRIX_SIZE", 64)
     return module

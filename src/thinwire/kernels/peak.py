@@ -1,6 +1,7 @@
-"""What could one core do at most?  A loop of independent vector multiply-adds, and a large matrix product, FP32."""
+"""What could a machine do at most?  A loop of independent vector multiply-adds, and a large matrix product, FP32."""
 
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, no_type_check
 
 import numpy as np
 import torch
@@ -42,7 +43,8 @@ def multiply_adds(typing_context: Any, rows: Any, num_rounds: Any) -> Any:  # no
 
 
 @njit(nogil=True)
-def _peak_loop(rows, num_rounds):  # type: ignore[no-untyped-def]
+@no_type_check
+def _peak_loop(rows, num_rounds):
     multiply_adds(rows, num_rounds)
 
 
@@ -63,3 +65,20 @@ def run_matrix_product(*, shape: tuple[int, int, int] | None = None) -> float:
     torch.set_num_threads(1)
     torch.matmul(torch.ones(m, k), torch.ones(k, n))
     return 2.0 * m * k * n
+
+
+def run_peak_loops(*, threads: int) -> float:
+    """Operations done by the loop in so many threads at once."""
+    with ThreadPoolExecutor(threads) as pool:
+        return sum(pool.map(lambda _: run_peak_loop(), range(threads)))
+
+
+def run_large_product(*, device: torch.device, threads: int) -> float:
+    """Operations done: one square FP32 product (on a GPU without TF32, eight times as wide), finished when returned."""
+    size = MATRIX_SIZE if device.type == "cpu" else 8 * MATRIX_SIZE
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    product = torch.matmul(torch.ones(size, size, device=device), torch.ones(size, size, device=device))
+    torch.set_num_threads(before)
+    assert float(product[0, 0]) == size  # reading it waits for the device
+    return 2.0 * size**3
