@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,13 @@ def append_json_line(path: Path, record: dict[str, Any]) -> None:
         os.write(descriptor, line)
     finally:
         os.close(descriptor)
+
+
+def restore_json_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    """Make ``path`` hold these records, as ``append_json_line`` writes them; it is written only where it does not."""
+    wanted = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
+    if wanted != (path.read_bytes() if path.exists() else b""):
+        atomic_write(path, wanted)
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:

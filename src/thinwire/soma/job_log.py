@@ -4,12 +4,11 @@ The scalar log is what was acknowledged; these lines are the same facts for peop
 full disk between the two leaves a line out or cut short.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from thinwire.base.files import atomic_write
+from thinwire.base.files import restore_json_lines
 from thinwire.soma.expert_job import ExpertJob, byte_forwards_per_update
 from thinwire.soma.scalar_log import Record, UpdateRecord, ValidationRecord
 from thinwire.soma.spsa import derivatives
@@ -54,7 +53,5 @@ def lines_of(job: ExpertJob, records: Iterable[Record]) -> Iterator[dict[str, An
 
 
 def restore(job: ExpertJob, path: Path, records: Iterable[Record]) -> None:
-    """Make ``path`` say what ``records`` say; it is written only where it does not."""
-    wanted = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines_of(job, records)).encode()
-    if wanted != (path.read_bytes() if path.exists() else b""):
-        atomic_write(path, wanted)
+    """Make ``path`` say what ``records`` say."""
+    restore_json_lines(path, lines_of(job, records))

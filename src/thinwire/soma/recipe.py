@@ -25,11 +25,12 @@ from thinwire.launch.local import Command, available_cores, run_commands
 from thinwire.runs.layout import RunFolder, exclusive
 from thinwire.runs.results import keep_result
 from thinwire.runs.start import Start, refuse_foreign_folder, start_or_go_on
+from thinwire.soma.byte_counts import keep_bigrams, save_array
 from thinwire.soma.config import SomaConfig, check, result_record
 from thinwire.soma.expert_training import is_done
 from thinwire.soma.model import shape_of
 from thinwire.soma.partitions import divide
-from thinwire.soma.run import ASSIGNMENT, BIGRAMS, ROUTER_DONE, SEED_NAME, SomaRun, job_label, save_array
+from thinwire.soma.run import ASSIGNMENT, ROUTER_DONE, SEED_NAME, SomaRun, job_label
 from thinwire.soma.scoring import corpus_windows, loss_matrix, score_text
 from thinwire.soma.warm_kernels import warm_kernels
 
@@ -214,7 +215,7 @@ def fit_clusters(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
     )
     router.save(run.folder.router)
     save_array(run.folder.router / ASSIGNMENT, assignment)
-    save_array(run.folder.root / BIGRAMS, corpus.bigrams)
+    keep_bigrams(run.folder, corpus.bigrams)
     write_json(done, {"fingerprint": inputs})
     _event(run, stage="clusters", sizes=router.cluster_sizes.tolist(), state="done")
 

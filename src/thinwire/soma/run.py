@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 
 from thinwire.base.errors import UserError
-from thinwire.base.files import atomic_write
 from thinwire.config.fingerprint import from_record
 from thinwire.data.corpus import Corpus
 from thinwire.data.reopen import reopen
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.runs import checkpoint
 from thinwire.runs.layout import JobFolder, RunFolder
+from thinwire.soma.byte_counts import load_bigrams
 from thinwire.soma.clusters import Members, split_members
 from thinwire.soma.config import SomaConfig
 from thinwire.soma.expert_job import SEED_RUN, ExpertJob
@@ -22,7 +22,6 @@ from thinwire.soma.router import Router
 
 SEED_NAME = "seed"
 ASSIGNMENT = "assignment.npy"
-BIGRAMS = "bigrams.npy"
 ROUTER_DONE = "done.json"
 MIN_SEED_WINDOWS = 64
 
@@ -30,16 +29,6 @@ MIN_SEED_WINDOWS = 64
 def job_label(name: str) -> str:
     """What people call a job: ``"seed"`` or an expert's number."""
     return "seed run" if name == SEED_NAME else f"expert {name}"
-
-
-def save_array(path: Path, array: np.ndarray) -> None:
-    """A ``.npy`` file, whole or absent."""
-
-    def write(target: Path) -> None:
-        with target.open("wb") as handle:
-            np.save(handle, array, allow_pickle=False)
-
-    atomic_write(path, write)
 
 
 @dataclass(frozen=True)
@@ -88,14 +77,7 @@ class SomaRun:
     def bigrams(self) -> np.ndarray:
         """uint64 [256, 256], byte-bigram counts of the training split; the run keeps a copy, so that any text can be
         scored where the data folder is not at hand."""
-        path = self.folder.root / BIGRAMS
-        if not path.is_file():
-            return self.open_corpus().bigrams
-        try:
-            return np.load(path, allow_pickle=False).reshape(256, 256)
-        except (ValueError, EOFError) as error:
-            fix = "remove it: the counts are then read from the data folder"
-            raise UserError("the byte counts are damaged", where=str(path), fix=fix) from error
+        return load_bigrams(self.folder)
 
     def router(self) -> Router:
         return Router.load(self.folder.router)
