@@ -7,6 +7,7 @@ them, replay only applies.  So a resumed, a replayed and an uninterrupted run go
 import hashlib
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -46,7 +47,8 @@ def perturbed_losses(
     job: ExpertJob, state: ExpertState, *, batches: list[Tensor], implementation: str, threads: int
 ) -> PerturbedLosses:
     """The forwards of update ``state.update + 1``."""
-    started, config, device = time.perf_counter(), job.config, device_for(implementation)
+    clock, config, device = device_clock(implementation), job.config, device_for(implementation)
+    started = clock()
     theta, decoder = state.expert.theta.to(device), state.expert.decoder.to(device)
     losses = [
         expert_losses(
@@ -63,13 +65,15 @@ def perturbed_losses(
         )
         for address in addresses_of(job, state.update + 1)
     ]
-    spent = time.perf_counter() - started
-    return PerturbedLosses(losses, spent * devices_in_use(implementation, threads=threads))
+    return PerturbedLosses(losses, clock() - started)
 
 
-def devices_in_use(implementation: str, *, threads: int) -> int:
-    """What a second is multiplied by to become device-seconds: on a CPU a core is a device, a GPU is one."""
-    return threads if device_for(implementation).type == "cpu" else 1
+def device_clock(implementation: str) -> Callable[[], float]:
+    """Seconds of a device: elapsed on a GPU; on a CPU, where a core is a device, all that the process's threads used.
+
+    choice: so that other work on the machine is not counted; recorded seconds of one core and of two are alike.
+    """
+    return time.process_time if device_for(implementation).type == "cpu" else time.perf_counter
 
 
 def evaluate_update(job: ExpertJob, state: ExpertState, *, implementation: str, threads: int) -> Evaluated:
@@ -105,7 +109,8 @@ def complete_update(
         own: the expert's losses.
         learned_from: the losses whose differences move it: its own, or sums over experts.
     """
-    started = time.perf_counter()
+    clock = device_clock(implementation)
+    started = clock()
     estimated = estimate(
         lambda address: learned_from[address.accumulation],
         addresses=addresses_of(job, state.update + 1),
@@ -118,19 +123,19 @@ def complete_update(
     record = _record(job, state, batches=batches, train_loss=train_loss, differences=estimated.differences)
     gradients = Gradients(estimated.gradient, None)
     moved = _move(job, state, record, gradients, batches=batches, implementation=implementation, threads=threads)
-    spent = time.perf_counter() - started
-    return _clocked(moved, record, state.device_seconds + own.device_seconds + spent)
+    return _clocked(moved, record, state.device_seconds + own.device_seconds + clock() - started)
 
 
 def backpropagate(job: ExpertJob, state: ExpertState, *, batches: list[Tensor], implementation: str) -> Evaluated:
     """The update of the control: the batches' exact gradient instead of an estimate. One core, or one GPU."""
-    started = time.perf_counter()
+    clock = device_clock(implementation)
+    started = clock()
     found = _exact(job, state, batches=batches, implementation=implementation)
     empty = np.zeros((len(batches), 0))
     record = _record(job, state, batches=batches, train_loss=found.loss_nats_per_byte, differences=empty)
     gradients = _gradients_of(job, found)
     moved = _move(job, state, record, gradients, batches=batches, implementation=implementation, threads=1)
-    return _clocked(moved, record, state.device_seconds + time.perf_counter() - started)
+    return _clocked(moved, record, state.device_seconds + clock() - started)
 
 
 def _record(
