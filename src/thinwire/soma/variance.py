@@ -119,6 +119,27 @@ def central_spread(sample: DirectionSample, *, directions: int) -> Spread:
     return grouped_spread([sample], groups=[[0]], directions=directions)
 
 
+def averaged_spread(sample: DirectionSample, *, average: int) -> float:
+    """tr Cov of central estimates of n_pert = ``average`` directions, from disjoint groups of them (Eq. 20, right).
+
+    Raises:
+        ValueError: the directions do not make two or more whole groups.
+    """
+    m = len(sample.losses)
+    groups, rest = divmod(m, average)
+    if groups < 2 or rest:
+        raise ValueError(f"{m} directions do not make groups of {average}")
+    coefficients = sample.coefficients("central")
+    squares = 0.0
+    for group in range(groups):
+        first = group * average
+        weights = coefficients[first : first + average] / average
+        mean = weighted_probe_sum(weights, address=sample.address, shape=sample.shape, first_direction=first)
+        squares += float(mean @ mean)
+    whole = sample.estimate("central")
+    return (squares - groups * float(whole @ whole)) / (groups - 1)
+
+
 def small_epsilon_spread(sample: DirectionSample, *, directions: int) -> Spread:
     """As ``central_spread`` from exact slopes along the same probes: what separates sampling from finite eps."""
     return _single_spread([sample], [sample.slopes], directions=directions)
