@@ -5,6 +5,7 @@ changes the sampled batches and probes alone, as in the paper's tuning study (ap
 on all threads, one after the other, through the jobs that a run's own experts train by.
 """
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from thinwire.config.fingerprint import as_record
 from thinwire.data.corpus import Corpus
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.reproduction.workplace import RUNS, Workplace
+from thinwire.runs import checkpoint
 from thinwire.runs.layout import JobFolder, exclusive
 from thinwire.soma import recipe
 from thinwire.soma.config import SomaConfig, TrainingConfig
@@ -163,7 +165,12 @@ def identity(run: SomaRun, start: Start) -> list[Any]:
 def _members(place: Workplace, run: SomaRun, arm: Arm, *, start: Start, updates: int) -> list[Member]:
     root = place.folder / ARMS / arm.name
     jobs = jobs_of(place, run, arm, start=start, updates=updates)
-    return [Member(job, JobFolder(root / f"{job.expert:03d}")) for job in jobs]
+    members = [Member(job, JobFolder(root / job.fingerprint[:8] / f"{job.expert:03d}")) for job in jobs]
+    for _, folder in members:
+        there = checkpoint.list_updates(folder.checkpoints)
+        if updates not in there and max(there, default=0) > updates:
+            shutil.rmtree(folder.root)  # past this stage, whose score was lost: made again from the start
+    return members
 
 
 def _train(members: list[Member], *, place: Workplace) -> None:

@@ -9,6 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from thinwire.reproduction.arms import Arm, Stage, prepared_run, train_arm, update_operations, warm_start
+from thinwire.reproduction.eggroll_arm import eggroll_curve
 from thinwire.reproduction.item import Findings, Item, Panel, Scale, Series
 from thinwire.reproduction.settings import SIZES, base_config
 from thinwire.reproduction.verdicts import paired, together, value_at
@@ -82,7 +83,7 @@ def find_figure_1(place: Workplace) -> Findings:
         "monolith": trained(place, 1, "spsa", job, budget=budget),
         "monolith, 4 n_pert": trained(place, 1, "spsa-x4", usual(place, directions=4), budget=budget),
     }
-    arms |= _eggroll(place)
+    arms["EGGROLL"] = _eggroll(place, budget=budget)
     common, by_time = at_equal(arms, seconds)
     forwards, by_forwards = at_equal(arms, lambda curve: [float(stage.byte_forwards) for stage in curve])
     claims = {
@@ -107,11 +108,12 @@ def find_figure_1(place: Workplace) -> Findings:
     )
 
 
-def _eggroll(place: Workplace) -> dict[str, list[Curve]]:
-    """EGGROLL's arm, from its own start."""
-    from thinwire.reproduction.eggroll_arm import eggroll_curves
-
-    return {"EGGROLL": eggroll_curves(replace(place, item=SHARED))}
+def _eggroll(place: Workplace, *, budget: float) -> list[Curve]:
+    shared, base = replace(place, item=SHARED), fixed_run(place, 2)
+    return [
+        eggroll_curve(shared, base, seed=seed, budget=budget, num_stages=NUM_STAGES)
+        for seed in SIZES[place.scale].seeds
+    ]
 
 
 def find_table_5(place: Workplace) -> Findings:
