@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from thinwire.base.errors import UserError
 from thinwire.reproduction.item import Item
 
-FAMILIES: tuple[str, ...] = ("soma_fixed_size", "soma_losses", "soma_ablations", "soma_allocations")
+FAMILIES: tuple[str, ...] = (
+    "soma_fixed_size",
+    "soma_inference",
+    "soma_losses",
+    "soma_ablations",
+    "soma_allocations",
+    "soma_active_experts",
+    "soma_wikitext",
+)
 """Files of this room, in the order of the paper, each with its ``ITEMS``."""
 
 
