@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from thinwire.experiments.registry import preset
     from thinwire.report.page import write_report
     from thinwire.soma.config import SomaConfig
+    from thinwire.soma.eggroll_config import EggrollConfig
     from thinwire.soma.ensemble import Ensemble, load_ensemble, score_bytes, score_windows
     from thinwire.soma.replay import replay
     from thinwire.soma.scoring import loss_matrix
@@ -51,6 +52,7 @@ _HOMES = {
     "preset": "thinwire.experiments.registry",
     "write_report": "thinwire.report.page",
     "SomaConfig": "thinwire.soma.config",
+    "EggrollConfig": "thinwire.soma.eggroll_config",
     "Ensemble": "thinwire.soma.ensemble",
     "load_ensemble": "thinwire.soma.ensemble",
     "score_bytes": "thinwire.soma.ensemble",
@@ -64,6 +66,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "EggrollConfig",
     "Ensemble",
     "LanguageModel",
     "PrepareOptions",

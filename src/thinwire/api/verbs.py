@@ -9,9 +9,10 @@ from thinwire.base.progress import Progress, Voice
 from thinwire.runs.layout import RunFolder
 from thinwire.runs.results import keep_result
 from thinwire.soma.config import SomaConfig
+from thinwire.soma.eggroll_config import EggrollConfig
 from thinwire.subspaces.config import SubspacesConfig
 
-Kind = Literal["soma", "subspaces"]
+Kind = Literal["soma", "eggroll", "subspaces"]
 Protocol = Literal["wikitext", "documents"]
 RouteMode = Literal["once", "refresh"]
 
@@ -27,7 +28,7 @@ def kind_of(run: Path) -> Kind:
 
 
 def train(
-    config: SomaConfig | SubspacesConfig,
+    config: SomaConfig | EggrollConfig | SubspacesConfig,
     *,
     data: Path,
     out: Path,
@@ -38,7 +39,7 @@ def train(
     """Train a run on a data folder, or go on with the one that is there.
 
     Args:
-        config: of either method, e.g. a preset's with ``dataclasses.replace``.
+        config: of any method, e.g. a preset's with ``dataclasses.replace``.
         data: a folder that ``prepare`` made.
         out: the run folder.
         preset: the name kept beside the settings.
@@ -55,6 +56,10 @@ def train(
         from thinwire.soma import recipe as soma
 
         return soma.train(config, data=data, out=out, preset=preset, command=command, voice=voice or Voice())
+    if isinstance(config, EggrollConfig):
+        from thinwire.soma import eggroll_recipe as eggroll
+
+        return eggroll.train(config, data=data, out=out, preset=preset, command=command, voice=voice)
     from thinwire.subspaces import recipe as subspaces
 
     return subspaces.train(config, data=data, out=out, preset=preset, command=command, voice=voice)
@@ -82,7 +87,8 @@ def score(
     Raises:
         UserError: the run has nothing to score yet, or the text is missing or too short.
     """
-    if kind_of(run) == "soma":
+    kind = kind_of(run)
+    if kind == "soma":
         from thinwire.soma.scoring import score_text
 
         return score_text(
@@ -96,6 +102,10 @@ def score(
         )
     if active_experts is not None:
         raise UserError("this run has one model, no experts", where="--active-experts", fix="leave it out")
+    if kind == "eggroll":
+        from thinwire.soma.eggroll_scoring import score_text as score_eggroll
+
+        return score_eggroll(run, on=on, name=name, protocol=protocol, threads=threads, progress=progress)
     from thinwire.subspaces.scoring import evaluate as score_stock
 
     return score_stock(run, on=on, name=name, protocol=protocol, threads=threads, progress=progress)
@@ -120,15 +130,22 @@ def evaluate(
 
 
 def load(run: Path) -> Any:
-    """What a run has learnt, for ``generate``: a SOMA run's ``Ensemble``, or the ``LanguageModel`` of the other kind.
+    """What a run has learnt, for ``generate``: a SOMA run's ``Ensemble``, or a subspaces run's ``LanguageModel``.
 
     Raises:
-        UserError: the run has nothing yet, or a file is missing or damaged.
+        UserError: the run has nothing yet, a file is missing or damaged, or it is a control that is only scored.
     """
-    if kind_of(run) == "soma":
+    kind = kind_of(run)
+    if kind == "soma":
         from thinwire.soma.ensemble import load_ensemble
 
         return load_ensemble(run)
+    if kind == "eggroll":
+        raise UserError(
+            "this is an EGGROLL run, a control that is trained and scored, and writes no text",
+            where=str(run),
+            fix="score it with thinwire evaluate, or give a run of another method",
+        )
     from thinwire.subspaces.language_model import load_language_model
 
     return load_language_model(run)
@@ -206,11 +223,12 @@ def export(run: Path, *, out: Path) -> Any:
     """Write a run's model for other programs: a stock Hugging Face Llama.
 
     Raises:
-        UserError: a SOMA run, which no other program can read; else as ``subspaces.export.export``.
+        UserError: a SOMA or EGGROLL run, which no other program can read; else as ``subspaces.export.export``.
     """
-    if kind_of(run) == "soma":
+    names = {"soma": "a SOMA run", "eggroll": "an EGGROLL run"}
+    if (kind := kind_of(run)) in names:
         raise UserError(
-            "export covers runs of subspaces presets for now; this is a SOMA run",
+            f"export covers runs of subspaces presets for now; this is {names[kind]}",
             where=str(run),
             fix="its weights lie in safetensors files already: seed/checkpoints and experts/*/checkpoints",
         )

@@ -14,8 +14,8 @@ from thinwire.config.parse import parse
 class Arguments:
     """Score a run on held-out text.
 
-    SOMA: the router sees the first 256 bytes of a window, the 768 targets behind them count. Subspaces: the stock
-    model, with plain causal attention and no codec; every token of a text counts once.
+    SOMA: the router sees the first 256 bytes of a window, the 768 targets behind them count. EGGROLL: the same
+    targets. Subspaces: the stock model, with plain causal attention and no codec; every token of a text counts once.
     """
 
     run: tyro.conf.Positional[Path]
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> None:
 
 def score_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     """The lines a person reads."""
-    return _stock_rows(record) if "loss_nats_per_token" in record else _ensemble_rows(record)
+    return _stock_rows(record) if "loss_nats_per_token" in record else _byte_rows(record)
 
 
 def _certainty(record: dict[str, Any]) -> str:
@@ -66,25 +66,25 @@ def _certainty(record: dict[str, Any]) -> str:
     return f"95%: {low:.4f} to {high:.4f}" if record["documents"] > 1 else "one document: no interval"
 
 
-def _ensemble_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
+def _byte_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     """Losses in nats per byte."""
     loss, baselines = record["loss_nats_per_byte"], record["baselines"]
-    rows = [
-        (
-            "ensemble",
-            f"{loss:.4f} nats/byte ({_certainty(record)}), {record['bits_per_byte']:.4f} bits",
-        ),
-        ("seed run", f"{record['seed_loss_nats_per_byte']:.4f}"),
-    ]
+    seed_loss = record["seed_loss_nats_per_byte"]
+    is_ensemble = seed_loss is not None
+    scored = f"{loss:.4f} nats/byte ({_certainty(record)}), {record['bits_per_byte']:.4f} bits"
+    rows = [("ensemble" if is_ensemble else "model", scored)]
+    if is_ensemble:
+        rows.append(("seed run", f"{seed_loss:.4f}"))
     single = record["single_expert_loss_nats_per_byte"]
     if single:
         rows.append(("single experts", "  ".join(f"{value:.4f}" for value in single)))
     rows += [(name.replace("_", " "), f"{baselines[name]:.4f}") for name in ("byte_unigram", "byte_bigram", "xz")]
-    experts = f"{record['active_experts']} of {record['num_experts']} experts"
+    experts = f", {record['active_experts']} of {record['num_experts']} experts" if is_ensemble else ""
     done, planned = record["expert_updates"], record["planned_updates"]
     if min(done) < planned:
-        rows.append(("not finished", f"experts are at update {min(done):,} to {max(done):,} of {planned:,}"))
-    return [*rows, ("scored", f"{record['scored_targets']:,} bytes in {record['windows']:,} windows, {experts}")]
+        at = f"experts are at update {min(done):,} to {max(done):,}" if is_ensemble else f"update {done[0]:,}"
+        rows.append(("not finished", f"{at} of {planned:,}"))
+    return [*rows, ("scored", f"{record['scored_targets']:,} bytes in {record['windows']:,} windows{experts}")]
 
 
 def _stock_rows(record: dict[str, Any]) -> list[tuple[str, str]]:

@@ -90,7 +90,7 @@ def _parse(config: Config, argv: list[str], *, prog: str) -> Arguments:
 
     Args:
         data: A data folder made by 'thinwire prepare'.
-        out: The run folder; an unfinished run in it goes on (of SOMA, one with fewer expert updates too).
+        out: The run folder; an unfinished run in it goes on (of SOMA and EGGROLL, one with fewer updates too).
         json: Print one JSON object, the test scores.
     """
     return parse(fill, argv, prog=prog)

@@ -5,12 +5,13 @@ import re
 from collections.abc import Callable
 
 from thinwire.base.errors import UserError
-from thinwire.experiments import demo, soma, subspaces
+from thinwire.experiments import demo, eggroll, soma, subspaces
 from thinwire.soma.config import SomaConfig
+from thinwire.soma.eggroll_config import EggrollConfig
 from thinwire.subspaces.config import SubspacesConfig
 
-Config = SomaConfig | SubspacesConfig
-"""Of either method; its type says which."""
+Config = SomaConfig | EggrollConfig | SubspacesConfig
+"""Of any method; its type says which."""
 PRESETS: dict[str, Callable[[], Config]] = {
     "demo": demo.demo,
     "soma-small": soma.soma_small,
@@ -27,6 +28,12 @@ PRESETS: dict[str, Callable[[], Config]] = {
     "soma-wide-n1": soma.soma_wide_n1,
     "soma-wide-n2": soma.soma_wide_n2,
     "soma-wide-n8": soma.soma_wide_n8,
+    "eggroll-small": eggroll.eggroll_small,
+    "eggroll-paper-d20": eggroll.eggroll_paper_d20,
+    "eggroll-paper-d29": eggroll.eggroll_paper_d29,
+    "eggroll-paper-d58": eggroll.eggroll_paper_d58,
+    "eggroll-paper-d118": eggroll.eggroll_paper_d118,
+    "eggroll-paper-d339": eggroll.eggroll_paper_d339,
     "subspaces-small": subspaces.subspaces_small,
     "subspaces-small-plain": subspaces.subspaces_small_plain,
     "subspaces-small-fixed": subspaces.subspaces_small_fixed,

@@ -12,6 +12,7 @@ from typing import Any
 
 from thinwire.base.errors import UserError
 from thinwire.base.files import read_json_lines
+from thinwire.report.measurements import read_measurements
 from thinwire.report.parts import (
     MALFORMED,
     build_record,
@@ -29,6 +30,7 @@ from thinwire.report.records import (
     Interval,
     Job,
     LossMatrix,
+    Method,
     Run,
     Score,
     UpdateRecord,
@@ -37,9 +39,12 @@ from thinwire.report.records import (
 from thinwire.report.subspaces.collect import read_subspaces_run
 from thinwire.report.subspaces.records import SubspacesRun
 
+NOT_SCORES = ("matrix", "sample", "variance", "active-experts", "complementarity", "throughput")
+"""Files of ``results`` of other shapes, each read by its own name."""
+
 
 def collect_runs(folders: Sequence[Path]) -> tuple[Run | SubspacesRun, ...]:
-    """Read every folder, of either method.
+    """Read every folder, of any method.
 
     Raises:
         UserError: no folder was given, one is absent, holds no run, holds a run of another kind, or was given twice.
@@ -67,12 +72,14 @@ def _read_run(folder: Path, *, name: str, record: dict[str, Any]) -> Run:
     damage: list[str] = []
     clusters = read_part(folder, "router/router.json", _build_clusters, damage)
     seed_run = _read_job(folder, "seed", SEED_RUN, _planned_updates(config, "seed_run"), damage)
+    method: Method = "eggroll" if record["kind"] == "eggroll" else "soma"
+    planned = _planned_updates(config, "experts" if method == "soma" else "training")
     experts = tuple(
-        _read_job(folder, f"experts/{entry.name}", int(entry.name), _planned_updates(config, "experts"), damage)
+        _read_job(folder, f"experts/{entry.name}", int(entry.name), planned, damage)
         for entry in _expert_folders(folder)
     )
     configured = config.get("clusters", {}) if isinstance(config.get("clusters"), dict) else {}
-    num_experts = configured.get("num_clusters")
+    num_experts = configured.get("num_clusters") if method == "soma" else 1
     return Run(
         folder=folder,
         name=name,
@@ -83,10 +90,12 @@ def _read_run(folder: Path, *, name: str, record: dict[str, Any]) -> Run:
         experts=experts,
         num_experts=num_experts if isinstance(num_experts, int) else len(experts),
         clusters=clusters,
-        scores=_read_scores(folder, damage),
+        scores=_read_scores(folder, damage, system="ensemble" if method == "soma" else "model"),
         matrix=read_part(folder, "results/matrix.json", _build_matrix, damage),
         sample=read_part(folder, "results/sample.json", build_sample, damage),
+        measurements=read_measurements(folder, damage),
         damage=tuple(damage),
+        method=method,
     )
 
 
@@ -158,18 +167,18 @@ def _build_clusters(record: Any) -> Clusters:
     return Clusters(sizes=sizes, top_terms=terms + ((),) * (len(sizes) - len(terms)))
 
 
-def _read_scores(folder: Path, damage: list[str]) -> tuple[Score, ...]:
+def _read_scores(folder: Path, damage: list[str], *, system: str) -> tuple[Score, ...]:
     """Every file of ``results`` that holds one loss; "test" first, the others by name."""
     paths = sorted((folder / "results").glob("*.json"), key=lambda path: (path.stem != "test", path.stem))
     scores = [
-        read_part(folder, f"results/{path.name}", partial(_build_score, stem=path.stem), damage)
+        read_part(folder, f"results/{path.name}", partial(_build_score, stem=path.stem, system=system), damage)
         for path in paths
-        if path.stem not in ("matrix", "sample")
+        if path.stem not in NOT_SCORES
     ]
     return tuple(score for score in scores if score is not None)
 
 
-def _build_score(record: Any, *, stem: str) -> Score | None:
+def _build_score(record: Any, *, stem: str, system: str) -> Score | None:
     if not isinstance(record.get("loss_nats_per_byte"), int | float):
         return None  # a result of another shape, e.g. a measurement: not for this page
     interval = record.get("ci95")
@@ -188,6 +197,8 @@ def _build_score(record: Any, *, stem: str) -> Score | None:
         single_expert_loss_nats_per_byte=_floats(record.get("single_expert_loss_nats_per_byte") or ()),
         baselines=_named_floats(record.get("baselines") or {}),
         by_source=_named_floats(record.get("by_source") or {}),
+        system=system,
+        windows_digest=optional(record.get("windows_digest"), str),
     )
 
 

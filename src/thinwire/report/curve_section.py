@@ -1,16 +1,22 @@
-"""How do the page's loss curves look?  Panels that reflow on a phone, one legend as a list, several runs."""
+"""How do the page's loss curves look?  Panels that reflow on a phone, one legend as a list."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from thinwire.base.units import format_count, format_seconds
-from thinwire.report.curves import COSTS, comparison_figure, comparison_lines, curves_figure, run_lines
-from thinwire.report.facts import early_words, format_loss
-from thinwire.report.lines import Line, loss_ceiling
-from thinwire.report.markup import attribute, figure, paragraph, table, text
-from thinwire.report.records import Run
+from thinwire.report.curves import COSTS, Cost, curves_figure, run_lines
+from thinwire.report.facts import format_loss
+from thinwire.report.lines import AxisScale, Line, loss_ceiling
+from thinwire.report.markup import attribute, figure, paragraph, text
+from thinwire.report.records import Method, Run
 from thinwire.report.svg import inline_svg
 
 COST_WORDS = {"updates": "updates", "byte_forwards": "byte-forwards", "device_seconds": "device-seconds"}
+VALIDATED_ON: dict[Method, str] = {
+    "soma": "The seed run is validated on windows of the whole corpus, each expert on held-out windows of its own "
+    "cluster, so the curves of different experts are not comparable with one another. Experts start where the seed run "
+    "ended.",
+    "eggroll": "The model is validated on windows of the validation split, scored as the test's are.",
+}
 DASH_ARRAYS = {"solid": "none", "dashed": "5 2", "dotted": "2 2", "dash-dot": "5 2 1 2"}
 MARKER_SHAPES = {
     "o": "M11 6a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z",
@@ -30,28 +36,45 @@ def curves_section(run: Run, *, name: str) -> str:
     lines = run_lines(run)
     if not any(line.points or line.group for line in lines):
         return paragraph("No validation loss has been logged yet.", style="quiet")
-    panels = "".join(
-        figure(
-            inline_svg(
-                curves_figure(run, costs=(cost,), legend="none"),
-                name=f"{name}-{cost.replace('_', '-')}",
-                description=attribute(f"Validation loss of {run.name} against {COST_WORDS[cost]}: {curve_ends(lines)}"),
-            ),
-            caption="",
-        )
-        for cost in COSTS
+    panels = panel_rows(
+        lambda cost, axis: curves_figure(run, costs=(cost,), axis=axis, legend="none"),
+        name=name,
+        described=lambda cost: f"Validation loss of {run.name} against {COST_WORDS[cost]}: {curve_ends(lines)}",
     )
-    words = (
-        "The seed run is validated on windows of the whole corpus, each expert on held-out windows of its own cluster, "
-        "so the curves of different experts are not comparable with one another. Experts start where the seed run "
-        "ended."
-    )
+    words = VALIDATED_ON[run.method]
     if any(line.level is not None for line in lines):
         words += " Horizontal lines are losses on the test windows."
     ceiling = loss_ceiling(lines)
     if ceiling is not None:
         words += f" Losses above {ceiling:.2f}, at the very start, are cut off."
-    return legend(lines) + f'<div class="panels">{panels}</div>\n' + paragraph(words, style="quiet")
+    return legend(lines) + panels + paragraph(words, style="quiet")
+
+
+def panel_rows(draw: Callable[[Cost, AxisScale], Any], *, name: str, described: Callable[[Cost], str]) -> str:
+    """A panel for each cost; behind a fold the same with logarithmic axes.
+
+    Args:
+        draw: a figure of one panel.
+        name: the prefix of the figures' ids.
+        described: what a person who cannot see a panel should know.
+    """
+
+    def row(axis: AxisScale) -> str:
+        suffix = "-log" if axis == "log" else ""
+        panels = "".join(
+            figure(
+                inline_svg(
+                    draw(cost, axis),
+                    name=f"{name}-{cost.replace('_', '-')}{suffix}",
+                    description=attribute(described(cost)),
+                ),
+                caption="",
+            )
+            for cost in COSTS
+        )
+        return f'<div class="panels">{panels}</div>\n'
+
+    return f"{row('linear')}<details><summary>The same on logarithmic axes</summary>{row('log')}</details>\n"
 
 
 def curve_ends(lines: Sequence[Line]) -> str:
@@ -77,38 +100,3 @@ def legend(lines: Sequence[Line]) -> str:
             f"{text(line.name)}</li>\n"
         )
     return f'<ul class="legend">{"".join(items)}</ul>\n'
-
-
-def comparison_section(runs: Sequence[Run], *, level: int = 2) -> str:
-    """Several runs beside each other: one panel and one table."""
-    lines = comparison_lines(runs)
-    rows = [
-        (
-            run.name,
-            run.preset,
-            str(run.num_experts),
-            format_count(float(run.byte_forwards)),
-            format_seconds(run.device_seconds),
-            "not scored" if run.headline is None else format_loss(run.headline.loss_nats_per_byte),
-        )
-        for run in runs
-    ]
-    columns = ("Run", "Preset", "Experts", "Byte-forwards", "Device time", "Test loss (nats/byte)")
-    listed = table(columns, rows, caption="The runs side by side", numeric_from=2)
-    words = (
-        "Validation loss against the byte-forwards of all models together: the seed run (pale), then the mean of the "
-        "experts, each on its own cluster, weighted by cluster size. A star is the ensemble's test loss. Runs are "
-        "comparable where they were trained and scored on the same text."
-    )
-    ceiling = loss_ceiling(lines)
-    if ceiling is not None:
-        words += f" Losses above {ceiling:.2f}, at the very start, are cut off."
-    picture = inline_svg(
-        comparison_figure(runs, legend="none"),
-        name="comparison",
-        description=attribute(f"Validation loss against aggregate byte-forwards: {curve_ends(lines)}"),
-    )
-    drawn = figure(picture, caption=words, style="middle")
-    early = [(run.name, early_words(run, run.headline)) for run in runs if run.headline is not None]
-    notes = "".join(paragraph(f"{name} was {words}.") for name, words in early if words)
-    return f"<section><h{level}>Comparison</h{level}>\n{legend(lines)}{drawn}{listed}{notes}</section>\n"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from thinwire.report.facts import MeanPoint, aggregate_curve, baseline_name
-from thinwire.report.figures import BLUE, FONT_POINTS, INK, QUIET, WIDTH_INCHES, new_figure
+from thinwire.report.figures import BLUE, FONT_POINTS, INK, QUIET, new_figure
 from thinwire.report.lines import (
     COLOURS,
     COUNTS,
@@ -12,6 +12,7 @@ from thinwire.report.lines import (
     MAX_COLOURED,
     ONE,
     TIMES,
+    AxisScale,
     Dash,
     Line,
     Scale,
@@ -33,7 +34,12 @@ def run_lines(run: Run) -> tuple[Line, ...]:
     curves = [(job.expert, _expert_points(run, index)) for index, job in enumerate(run.experts) if job.validation]
     if len(curves) <= MAX_COLOURED and all(expert < MAX_COLOURED for expert, _ in curves):
         lines += [
-            Line(f"expert {expert}", COLOURS[expert], points=points, marker=MARKERS[expert])
+            Line(
+                "model" if run.method == "eggroll" else f"expert {expert}",
+                COLOURS[expert],
+                points=points,
+                marker=MARKERS[expert],
+            )
             for expert, points in curves
         ]
     else:
@@ -47,7 +53,7 @@ def _levels(run: Run) -> list[Line]:
     score = run.headline
     if score is None:
         return []
-    lines = [Line(f"ensemble, {score.name}", INK, dash="dashed", level=score.loss_nats_per_byte, width=1.3)]
+    lines = [Line(f"{score.system}, {score.name}", INK, dash="dashed", level=score.loss_nats_per_byte, width=1.3)]
     dashes: dict[str, Dash] = {"byte_unigram": "dotted", "byte_bigram": "dash-dot"}
     for key, dash in dashes.items():
         if key in score.baselines:
@@ -88,20 +94,31 @@ def _mean_points(run: Run) -> tuple[MeanPoint, ...]:
     return tuple(points)
 
 
-def curves_figure(run: Run, *, costs: Sequence[Cost] = COSTS, legend: Literal["below", "none"] = "below") -> Any:
+def curves_figure(
+    run: Run,
+    *,
+    costs: Sequence[Cost] = COSTS,
+    axis: AxisScale = "linear",
+    legend: Literal["below", "none"] = "below",
+) -> Any:
     """One panel for each cost, sharing the loss axis."""
     lines = run_lines(run)
-    figure = new_figure(3.2 if legend == "none" else 3.9, width_inches=3.5 * len(costs) + 0.3)
-    figure.get_layout_engine().set(wspace=0.06)
-    panels = figure.subplots(1, len(costs), sharey=True, squeeze=False)[0]
+    figure, panels = _panels(len(costs), legend=legend)
     for panel, cost in zip(panels, costs, strict=True):
         scale = scale_of(lines, cost, steps=UNITS[cost])
-        draw(panel, lines, cost, scale=scale, axis_name=_axis_name(cost, "per model"))
+        draw(panel, lines, cost, scale=scale, axis_name=_axis_name(cost, "per model"), axis=axis)
     limit_loss(panels[0], lines)
     panels[0].set_ylabel("validation loss (nats/byte)", fontsize=FONT_POINTS)
     if legend == "below":
         legend_below(figure, lines, columns=6)
     return figure
+
+
+def _panels(count: int, *, legend: Literal["below", "none"]) -> tuple[Any, Any]:
+    """An empty figure and its panels side by side, with one loss axis."""
+    figure = new_figure(3.2 if legend == "none" else 3.9, width_inches=3.5 * count + 0.3)
+    figure.get_layout_engine().set(wspace=0.06)
+    return figure, figure.subplots(1, count, sharey=True, squeeze=False)[0]
 
 
 def comparison_lines(runs: Sequence[Run]) -> tuple[Line, ...]:
@@ -119,30 +136,43 @@ def comparison_lines(runs: Sequence[Run]) -> tuple[Line, ...]:
         for index, run in enumerate(runs)
     ]
     if any(run.headline is not None for run in runs):
-        lines.append(Line("ensemble's test loss", QUIET, marker="*", width=0.0))
+        lines.append(Line("test loss", QUIET, marker="*", width=0.0))
     return tuple(lines)
 
 
-def comparison_figure(runs: Sequence[Run], *, legend: Literal["below", "none"] = "below") -> Any:
-    """Validation loss against aggregate byte-forwards, and each run's test loss as a star where its training ended."""
+def comparison_figure(
+    runs: Sequence[Run],
+    *,
+    costs: Sequence[Cost] = COSTS,
+    axis: AxisScale = "linear",
+    legend: Literal["below", "none"] = "below",
+) -> Any:
+    """Validation loss of all runs against each aggregate cost, and each test loss as a star where training ended."""
     lines = comparison_lines(runs)
-    figure = new_figure(3.2 if legend == "none" else 3.8, width_inches=WIDTH_INCHES + 0.2)
-    panel = figure.add_subplot()
-    scale = scale_of(lines, "byte_forwards", steps=COUNTS)
-    draw(panel, lines, "byte_forwards", scale=scale, axis_name=_axis_name("byte_forwards", "all models together"))
-    tests = []
-    for line, run in zip(lines, runs, strict=False):
-        if run.headline is not None:
-            tests.append(run.headline.loss_nats_per_byte)
-            place = (run.byte_forwards / scale.divisor, tests[-1])
-            panel.plot(
-                *place, marker="*", markersize=13, color=line.colour, markeredgecolor=INK, linestyle="none", zorder=5
-            )
-    limit_loss(panel, (*lines, *(Line("", INK, level=loss) for loss in tests)))
-    panel.set_ylabel("loss (nats/byte)", fontsize=FONT_POINTS)
+    figure, panels = _panels(len(costs), legend=legend)
+    tests = [(line, run, run.headline) for line, run in zip(lines, runs, strict=False)]
+    for panel, cost in zip(panels, costs, strict=True):
+        scale = scale_of(lines, cost, steps=UNITS[cost])
+        whose = "seed run and expert" if cost == "updates" else "all models together"
+        draw(panel, lines, cost, scale=scale, axis_name=_axis_name(cost, whose), axis=axis)
+        for line, run, score in tests:
+            if score is not None and total_cost(run, cost) > 0:
+                place = (total_cost(run, cost) / scale.divisor, score.loss_nats_per_byte)
+                style = {"color": line.colour, "markeredgecolor": INK, "linestyle": "none", "zorder": 5}
+                panel.plot(*place, marker="*", markersize=13, **style)
+    levels = (Line("", INK, level=score.loss_nats_per_byte) for _, _, score in tests if score is not None)
+    limit_loss(panels[0], (*lines, *levels))
+    panels[0].set_ylabel("loss (nats/byte)", fontsize=FONT_POINTS)
     if legend == "below":
         legend_below(figure, lines, columns=2)
     return figure
+
+
+def total_cost(run: Run, cost: Cost) -> float:
+    """At the end of the logs: updates of the seed run and the furthest expert; else of all models together."""
+    if cost == "updates":
+        return float(run.seed_run.last_update + max((job.last_update for job in run.experts), default=0))
+    return float(run.byte_forwards if cost == "byte_forwards" else run.device_seconds)
 
 
 def _axis_name(cost: Cost, whose: str) -> Callable[[Scale], str]:

@@ -7,6 +7,7 @@ from thinwire.base.units import format_count
 from thinwire.report.records import Job, LossMatrix, Run, Score
 
 MAX_EXCEPTIONS = 4
+NOT_SCORED = "Nothing is scored yet: there is no test loss, no interval and no baseline to compare with."
 BASELINE_NAMES = {"byte_unigram": "byte unigram", "byte_bigram": "byte bigram", "xz": "xz"}
 
 
@@ -68,7 +69,7 @@ def _expert_weights(run: Run) -> list[float]:
 
 
 def score_sentence(score: Score) -> str:
-    """How far the ensemble lies below, or above, everything it is compared with."""
+    """How far the ensemble or model lies below, or above, everything it is compared with."""
     others: list[tuple[str, float]] = []
     if score.seed_loss_nats_per_byte is not None:
         others.append(("the seed run's model", score.seed_loss_nats_per_byte))
@@ -76,9 +77,9 @@ def score_sentence(score: Score) -> str:
         others.append(("the best single expert", min(score.single_expert_loss_nats_per_byte)))
     others += [(baseline_name(key), loss) for key, loss in sorted(score.baselines.items(), key=lambda item: item[1])]
     if not others:
-        return f"The ensemble's loss is {format_loss(score.loss_nats_per_byte)} nats/byte."
+        return f"The {score.system}'s loss is {format_loss(score.loss_nats_per_byte)} nats/byte."
     parts = [_difference(score.loss_nats_per_byte, loss, name) for name, loss in others]
-    return f"The ensemble's loss is {_listed(parts)} (nats/byte)."
+    return f"The {score.system}'s loss is {_listed(parts)} (nats/byte)."
 
 
 def _difference(loss: float, other: float, name: str) -> str:
@@ -146,6 +147,8 @@ def _update_range(low: int, high: int) -> str:
 
 def missing_parts(run: Run) -> tuple[str, ...]:
     """One sentence for everything the run folder does not hold yet, in the order in which a run makes it."""
+    if run.method == "eggroll":
+        return _missing_of_one_model(run)
     missing = []
     if run.clusters is None:
         missing.append("The clusters are not found yet, so neither their sizes nor their terms are shown.")
@@ -153,11 +156,22 @@ def missing_parts(run: Run) -> tuple[str, ...]:
         missing.append(_seed_position(run))
     missing += _unfinished_experts(run)
     if not run.scores:
-        missing.append("Nothing is scored yet: there is no test loss, no interval and no baseline to compare with.")
+        missing.append(NOT_SCORED)
     if run.matrix is None:
         missing.append("The expert × cluster loss matrix is not there yet.")
     if run.sample is None:
         missing.append("No sample has been generated yet.")
+    return tuple(missing)
+
+
+def _missing_of_one_model(run: Run) -> tuple[str, ...]:
+    job = next(iter(run.experts), None)
+    if job is None or not job.records:
+        return ("Training is not started.",)
+    missing = [] if run.scores else [NOT_SCORED]
+    if not is_finished(job):
+        where = f"at update {job.last_update:,} of {job.planned_updates or 0:,}"
+        missing.insert(0, f"Training is not finished, {where}.")
     return tuple(missing)
 
 

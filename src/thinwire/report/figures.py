@@ -251,10 +251,10 @@ def scores_figure(score: Score) -> Any:
 
 def _score_rows(score: Score) -> list[tuple[str, tuple[float, ...], str]]:
     """(name, losses, the words at the right), top row first."""
-    ensemble = format_loss(score.loss_nats_per_byte)
+    scored = format_loss(score.loss_nats_per_byte)
     if score.ci95 is not None:
-        ensemble += f" [{format_loss(score.ci95.low)}, {format_loss(score.ci95.high)}]"
-    rows: list[tuple[str, tuple[float, ...], str]] = [("ensemble", (score.loss_nats_per_byte,), ensemble)]
+        scored += f" [{format_loss(score.ci95.low)}, {format_loss(score.ci95.high)}]"
+    rows: list[tuple[str, tuple[float, ...], str]] = [(score.system, (score.loss_nats_per_byte,), scored)]
     if score.seed_loss_nats_per_byte is not None:
         rows.append(("seed run", (score.seed_loss_nats_per_byte,), format_loss(score.seed_loss_nats_per_byte)))
     single = score.single_expert_loss_nats_per_byte
@@ -268,7 +268,7 @@ def _score_rows(score: Score) -> list[tuple[str, tuple[float, ...], str]]:
 
 
 def _draw_score_row(axes: Any, place: int, losses: Sequence[float], name: str) -> None:
-    colours = {"ensemble": BLUE, "seed run": INK, "single": VERMILLION}
+    colours = {"ensemble": BLUE, "model": BLUE, "seed run": INK, "single": VERMILLION}
     marker, size = ("|", 11) if name == "single" else ("o", 6)
     edge = 1.4 if len(losses) <= 16 else 0.5
     style = {"linestyle": "none", "marker": marker, "markersize": size, "markeredgewidth": edge if marker == "|" else 0}

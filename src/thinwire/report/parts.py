@@ -13,11 +13,11 @@ from thinwire.report.records import Sample
 T = TypeVar("T")
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 """What building a record from wrong JSON raises (a bad base64 text is a ValueError)."""
-KINDS = ("soma", "subspaces")
+KINDS = ("soma", "eggroll", "subspaces")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """``config.json`` of a run of either method.
+    """``config.json`` of a run of any method.
 
     Raises:
         UserError: the folder is absent, holds no run, or one of another kind.

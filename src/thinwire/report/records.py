@@ -3,12 +3,16 @@
 Losses are in nats per byte. ``byte_forwards`` and ``device_seconds`` are cumulative within one training job.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from thinwire.report.measurement_records import Measurements
 
 SEED_RUN = -1
 """The number that stands for the seed run where experts are numbered from 0."""
+Method = Literal["soma", "eggroll"]
+"""How a run with losses in nats per byte was trained; EGGROLL's one model is expert 0, and it has no seed run."""
 PRESET_NOT_NAMED = "not named"
 """Stands for the preset where the run folder does not say it."""
 
@@ -98,6 +102,10 @@ class Score:
     single_expert_loss_nats_per_byte: tuple[float, ...]
     baselines: dict[str, float]
     by_source: dict[str, float]
+    system: str = "ensemble"
+    """What was scored: an ensemble, or one model."""
+    windows_digest: str | None = None
+    """Equal where the same windows were scored; None where the result does not say."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +164,8 @@ class Run:
     sample: Sample | None
     damage: tuple[str, ...]
     """One sentence for each file that is there and cannot be used."""
+    method: Method = "soma"
+    measurements: Measurements = field(default_factory=Measurements)
 
     @property
     def byte_forwards(self) -> int:

@@ -17,7 +17,7 @@ def headline(run: Run) -> str:
         return paragraph("Not scored yet.", style="quiet")
     interval = "" if score.ci95 is None else f"95%: {format_loss(score.ci95.low)} to {format_loss(score.ci95.high)}"
     notes = [note for note in (interval, early_words(run, score)) if note]
-    tiles = [_tile(f"ensemble, {score.name}", score.loss_nats_per_byte, *notes, style="tile first")]
+    tiles = [_tile(f"{score.system}, {score.name}", score.loss_nats_per_byte, *notes, style="tile first")]
     if score.seed_loss_nats_per_byte is not None:
         tiles.append(_tile("seed run alone", score.seed_loss_nats_per_byte))
     tiles += [_tile(baseline_name(key), loss) for key, loss in _ordered_baselines(score)]
@@ -47,7 +47,7 @@ def scores_section(run: Run, *, name: str) -> str:
 def _score(run: Run, score: Score, name: str) -> str:
     counts = [count_of(score.scored_targets, "scored byte")] if score.scored_targets is not None else []
     counts += [count_of(score.windows, "window")] if score.windows is not None else []
-    if score.active_experts is not None:
+    if score.active_experts is not None and score.system == "ensemble":
         counts.append(f"{score.active_experts} of {score.num_experts} experts active")
     protocol = f", {score.protocol}" if score.protocol else ""
     caption = f"{score.name}{protocol}" + (f": {', '.join(counts)}" if counts else "")
@@ -56,19 +56,21 @@ def _score(run: Run, score: Score, name: str) -> str:
         caption += f". The blue bar, {interval}, is the 95% interval from a bootstrap over documents"
     early = early_words(run, score)
     if early:
-        caption += f". The ensemble was {early}"
+        caption += f". The {score.system} was {early}"
     picture = inline_svg(scores_figure(score), name=name, description=attribute(score_sentence(score)))
     drawn = figure(picture, caption=f"{caption}.")
     columns = ("System", "nats/byte", "bits/byte", "difference")
-    content = table(columns, _score_table(score), caption=f"Scores, {score.name} (difference: to the ensemble)")
+    content = table(columns, _score_table(score), caption=f"Scores, {score.name} (difference: to the {score.system})")
     if score.by_source:
         rows = [(source, format_loss(loss), f"{bits_per_byte(loss):.3f}") for source, loss in score.by_source.items()]
-        content += table(("Source", "nats/byte", "bits/byte"), rows, caption=f"The ensemble by source, {score.name}")
+        content += table(
+            ("Source", "nats/byte", "bits/byte"), rows, caption=f"The {score.system} by source, {score.name}"
+        )
     return f'<div class="pair">{drawn}<div>{content}</div></div>\n'
 
 
 def _score_table(score: Score) -> list[tuple[str, ...]]:
-    systems = [("ensemble", score.loss_nats_per_byte)]
+    systems = [(score.system, score.loss_nats_per_byte)]
     if score.seed_loss_nats_per_byte is not None:
         systems.append(("seed run", score.seed_loss_nats_per_byte))
     single = score.single_expert_loss_nats_per_byte

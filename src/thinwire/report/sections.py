@@ -25,6 +25,7 @@ from thinwire.report.markup import (
     table,
     text,
 )
+from thinwire.report.measurement_section import measurement_sections
 from thinwire.report.records import Job, LossMatrix, Run
 from thinwire.report.score_section import headline, scores_section
 from thinwire.report.svg import inline_svg
@@ -39,16 +40,20 @@ def run_sections(run: Run, *, name: str, level: int) -> str:
         name: unique in the page, letters, digits and hyphens; the prefix of every id.
         level: 2 or 3, the level of the sections' headings.
     """
-    parts = (
-        ("What was trained", _trained(run)),
+    is_ensemble = run.method == "soma"
+    parts = [
+        ("What was trained", _trained(run) if is_ensemble else _trained_model(run)),
         ("Loss curves", curves_section(run, name=name)),
         ("Scores", scores_section(run, name=name)),
-        ("Clusters", _clusters(run, name)),
-        ("Experts on each cluster", _matrix(run, name)),
-        ("Sample", _sample(run)),
-        ("Configuration", _configuration(run)),
-        ("How to continue", _commands(run)),
-    )
+    ]
+    if is_ensemble:
+        parts += [
+            ("Clusters", _clusters(run, name)),
+            ("Experts on each cluster", _matrix(run, name)),
+            *measurement_sections(run.measurements, name=name),
+            ("Sample", _sample(run)),
+        ]
+    parts += [("Configuration", _configuration(run)), ("How to continue", _commands(run))]
     body = "".join(f"<section><h{level}>{title}</h{level}>\n{content}</section>\n" for title, content in parts)
     return headline(run) + _missing(run) + body
 
@@ -74,6 +79,30 @@ def _trained(run: Run) -> str:
         ("Bytes processed", f"{format_count(float(run.byte_forwards))} byte-forwards in all ({_share_words(run)})")
     )
     pairs.append(("Device time", f"{format_seconds(run.device_seconds)}, all jobs together"))
+    if "seed" in flat:
+        pairs.append(("Random seed", flat["seed"]))
+    return definitions(pairs)
+
+
+def _trained_model(run: Run) -> str:
+    """The one model of an EGGROLL run."""
+    flat, job = flatten(run.config), next(iter(run.experts), None)
+    pairs: list[tuple[str, object]] = [
+        ("Preset", run.preset),
+        ("Method", "EGGROLL: rank-one perturbations, sign steps"),
+    ]
+    pairs.append(("Model", ", ".join(f"{word} {flat[key]}" for key, word in _MODEL_WORDS if key in flat)))
+    if isinstance(run.manifest.get("num_parameters"), int):
+        pairs.append(("Parameters", f"{run.manifest['num_parameters']:,}"))
+    if job is not None and job.last_update > 0:
+        planned = "" if is_finished(job) else f" of {job.planned_updates or 0:,}"
+        words = [f"{job.last_update:,}{planned} updates"]
+        for key, noun in (("population", "members"), ("streams", "streams"), ("update_bytes", "bytes an update")):
+            if f"training.{key}" in flat:
+                words.append(f"{_grouped(flat[f'training.{key}'])} {noun}")
+        pairs.append(("Training", ", ".join(words)))
+    pairs.append(("Bytes processed", f"{format_count(float(run.byte_forwards))} byte-forwards"))
+    pairs.append(("Device time", format_seconds(run.device_seconds)))
     if "seed" in flat:
         pairs.append(("Random seed", flat["seed"]))
     return definitions(pairs)
@@ -202,11 +231,17 @@ def _commands(run: Run) -> str:
     program = shlex.quote(shlex.split(given)[0]) if isinstance(given, str) and given else "thinwire"
     train = given or f"{program} train {shlex.quote(run.preset)} --data DATA --out {folder}"
     where = f" (in the folder {place}, where it was given first)" if given and isinstance(place, str) and place else ""
-    pairs = (
+    pairs = [
         (f"Go on training, or finish what was interrupted{where}", str(train)),
         ("Score it on another text", f"{program} evaluate {folder} --on TEXT"),
-        ("Let it write", f'{program} generate {folder} --prompt "The " --bytes 400 --temperature 0.8 --seed 1'),
-        ("Rebuild the weights of any update from the scalar log", f"{program} replay {folder} --to UPDATE --out DIR"),
-        ("Make this page again", f"{program} report {folder} --out DIR"),
-    )
+    ]
+    if run.method == "soma":
+        pairs += [
+            ("Let it write", f'{program} generate {folder} --prompt "The " --bytes 400 --temperature 0.8 --seed 1'),
+            (
+                "Rebuild the weights of any update from the scalar log",
+                f"{program} replay {folder} --to UPDATE --out DIR",
+            ),
+        ]
+    pairs.append(("Make this page again", f"{program} report {folder} --out DIR"))
     return definitions(pairs).replace("<dl>", '<dl class="commands">', 1)

@@ -108,18 +108,18 @@ def _result_rows(runs: Sequence[Run]) -> Iterator[Sequence[Any]]:
     for run in runs:
         for score in run.scores:
             for system, source, loss in _systems(score):
-                interval = score.ci95 if (system, source) == ("ensemble", "all") and score.ci95 else (None, None)
+                interval = score.ci95 if (system, source) == (score.system, "all") and score.ci95 else (None, None)
                 counts = (score.scored_targets, score.windows) if source == "all" else (None, None)
-                experts = (score.num_experts, score.active_experts) if system == "ensemble" else (None, None)
+                experts = (score.num_experts, score.active_experts) if system == score.system else (None, None)
                 names = (run.name, score.name, score.protocol, system, source)
                 yield (*names, loss, bits_per_byte(loss), *interval, *counts, *experts)
 
 
 def _systems(score: Score) -> Iterator[tuple[str, str, float]]:
     """(system, source, nats per byte) of everything one evaluation scored."""
-    yield "ensemble", "all", score.loss_nats_per_byte
+    yield score.system, "all", score.loss_nats_per_byte
     for source, loss in score.by_source.items():
-        yield "ensemble", source, loss
+        yield score.system, source, loss
     if score.seed_loss_nats_per_byte is not None:
         yield "seed", "all", score.seed_loss_nats_per_byte
     for expert, loss in enumerate(score.single_expert_loss_nats_per_byte):
