@@ -246,8 +246,8 @@ def _notes(place: Workplace) -> str:
     return (
         f"{LABORATORIES[place.scale].described()}; two fixed held-out windows, the recorded sparse probes, "
         f"eps = {LABORATORIES[place.scale].epsilon:g}; {effort.central:,} directions shared among an ensemble's "
-        f"experts (at least {effort.least} each) where the paper takes 128 each, for the sampling error of N=1; held equal: "
-        "total size, windows, eps and n_pert. One-sided differences and float64 stand in the rows"
+        f"experts (at least {effort.least} each) where the paper takes 128 each, for the sampling error of N=1; "
+        "held equal: total size, windows, eps and n_pert. One-sided differences and float64 stand in the rows"
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from thinwire import __version__
 from thinwire.base.errors import UserError
 from thinwire.base.files import read_json, write_json
 from thinwire.base.progress import Voice
@@ -51,7 +52,7 @@ class Workplace:
         return self.out / self.item
 
     def part(self, name: str, *, inputs: Any, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """A piece of an item's work, from ``parts/NAME.json`` where inputs and text are those it was made from.
+        """A piece of an item's work, from ``parts/NAME.json`` where inputs, text and version are the same.
 
         Args:
             name: a file's name, without a suffix.
@@ -59,7 +60,7 @@ class Workplace:
             compute: makes the result, plain finite values.
         """
         path = self.folder / PARTS / f"{name}.json"
-        wanted = fingerprint(inputs, self.data_fingerprint)
+        wanted = fingerprint(inputs, self.data_fingerprint, __version__)
         if path.is_file():
             kept = read_json(path)
             if kept.get("inputs") == wanted:
