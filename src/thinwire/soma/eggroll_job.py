@@ -36,9 +36,9 @@ from thinwire.soma.eggroll_log import Record, SignRecord, ValidationRecord, pack
 from thinwire.soma.eggroll_streams import Streams, open_streams
 from thinwire.soma.expert_training import Compute
 
-PAIRS_AT_ONCE = 1024
-"""Between two looks at whether to stop; at width 339 about a minute on two cores."""
-WINDOWS_AT_ONCE = 256
+PAIRS_PER_THREAD = 1024
+"""Between two looks at whether to stop: a tenth of a second at width 20, under a minute at width 339."""
+WINDOWS_PER_THREAD = 256
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,8 @@ def _population_losses(
 ) -> Tensor:
     """float64 [pairs, 2], some pairs at once; how many changes no bit."""
     num_pairs, parts = job.config.training.population // 2, []
-    for first in range(0, num_pairs, PAIRS_AT_ONCE):
+    at_once = PAIRS_PER_THREAD * compute.threads
+    for first in range(0, num_pairs, at_once):
         if should_stop():
             raise InterruptedRunError(f"stopped before update {state.update + 1} was finished")
         parts.append(
@@ -182,7 +183,7 @@ def _population_losses(
                 rules=job.config.rules,
                 windows=windows,
                 address=_noise(job, state.update + 1),
-                pairs=range(first, min(first + PAIRS_AT_ONCE, num_pairs)),
+                pairs=range(first, min(first + at_once, num_pairs)),
                 state=state.streams,
                 implementation=compute.implementation,
                 threads=compute.threads,
@@ -234,10 +235,10 @@ def scored_losses(
     Args:
         windows: uint8 [n, T + 1]; the targets are byte indices ``prefix_bytes + 1`` to T, as of a SOMA run.
     """
-    prefix, losses = config.prefix_bytes, []
+    prefix, losses, at_once = config.prefix_bytes, [], WINDOWS_PER_THREAD * compute.threads
     task = (progress or Silent()).task("score windows", len(windows))
-    for first in range(0, len(windows), WINDOWS_AT_ONCE):
-        some = torch.from_numpy(np.ascontiguousarray(windows[first : first + WINDOWS_AT_ONCE]))
+    for first in range(0, len(windows), at_once):
+        some = torch.from_numpy(np.ascontiguousarray(windows[first : first + at_once]))
         state, parts = zero_state(config.shape, streams=len(some)), []
         for part in (some[:, : prefix + 1], some[:, prefix:]):
             scored = window_losses(

@@ -14,6 +14,7 @@ from thinwire.base.files import (
     canonical_json,
     read_json,
     read_json_lines,
+    restore_json_lines,
     sha256_file,
     sha256_text,
     write_json,
@@ -107,6 +108,18 @@ def test_a_torn_line_is_closed_off_and_passed_over(tmp_path: Path) -> None:
     append_json_line(path, {"update": 2})
     assert path.read_bytes() == b'{"update": 0}\n{"upd\n{"update": 2}\n'
     assert list(read_json_lines(path)) == [{"update": 0}, {"update": 2}]
+
+
+def test_json_lines_are_restored_only_where_they_differ(tmp_path: Path) -> None:
+    path, records = tmp_path / "log.jsonl", [{"a": 1}, {"b": "é"}]
+    for record in records:
+        append_json_line(path, record)
+    before = path.stat().st_ino
+    restore_json_lines(path, records)
+    assert path.stat().st_ino == before
+    path.write_bytes(path.read_bytes()[:-3])
+    restore_json_lines(path, records)
+    assert list(read_json_lines(path)) == records
 
 
 def test_hashes_are_sha256(tmp_path: Path) -> None:

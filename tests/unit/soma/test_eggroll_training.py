@@ -121,8 +121,8 @@ def test_threads_change_no_bit(one: Undisturbed, threads: int, tmp_path: Path) -
 def test_how_many_pairs_and_windows_at_once_changes_no_bit(
     one: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eggroll_job, "PAIRS_AT_ONCE", 3)
-    monkeypatch.setattr(eggroll_job, "WINDOWS_AT_ONCE", 2)
+    monkeypatch.setattr(eggroll_job, "PAIRS_PER_THREAD", 3)
+    monkeypatch.setattr(eggroll_job, "WINDOWS_PER_THREAD", 2)
     folder = JobFolder(tmp_path / "job")
     train_job(one.job, folder)
     assert_same_end(one.job, folder, one.folder)
@@ -148,7 +148,7 @@ def test_signs_alone_rebuild_every_update(one: Undisturbed) -> None:
 def test_stopping_keeps_every_finished_update_and_nothing_of_the_one_in_flight(
     one: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eggroll_job, "PAIRS_AT_ONCE", 2)  # four looks an update, one more before it
+    monkeypatch.setattr(eggroll_job, "PAIRS_PER_THREAD", 2)  # four looks an update, one more before it
     folder, asked = JobFolder(tmp_path / "job"), iter([False] * 12 + [True])
     with pytest.raises(InterruptedRunError, match="before update 3 was finished"):
         train(
