@@ -23,7 +23,10 @@ from thinwire.subspaces.measured_traffic import vocabulary
 from thinwire.subspaces.traffic import Exchange
 
 USAGE = """usage: thinwire plan subspaces [PRESET | RUN] --link 300Mbps [--section.key VALUE ...]
+       thinwire plan soma [PRESET | RUN] --budget 10h [--deadline 5h] [--section.key VALUE ...]
 
+soma: which experts, directions and batches fit a budget (thinwire plan soma --help).
+subspaces: which codec fits a link.
 Without a preset or a run (whose steps were timed): the paper's setting, 132,000 tokens over 8 machines.
 thinwire plan subspaces --help lists the flags; --tokens 16B --deadline 30d asks what is done in time.
 """
@@ -58,8 +61,13 @@ def main(argv: list[str]) -> None:
     if not argv or argv[0] in ("-h", "--help"):
         sys.stdout.write(USAGE)
         return
+    if argv[0] == "soma":
+        from thinwire.cli import plan_soma
+
+        plan_soma.main(argv[1:])
+        return
     if argv[0] != "subspaces":
-        fix = "thinwire plan subspaces --link 300Mbps"
+        fix = "thinwire plan subspaces --link 300Mbps, or thinwire plan soma --budget 10h"
         raise UserError(f"there is no plan for '{argv[0]}'", where="thinwire plan", fix=fix)
     name = argv[1] if len(argv) > 1 and not argv[1].startswith("-") else None
     base = _base(name)

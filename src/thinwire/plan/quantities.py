@@ -1,8 +1,10 @@
-"""What does a person mean by 300Mbps, 20ms or 16B?  Numbers with units, as they are typed on a command line."""
+"""What does a person mean by 300Mbps, 20ms, 16B or 10h?  Numbers with units, as they are typed on a command line."""
 
 import re
+from typing import NamedTuple
 
 from thinwire.base.errors import UserError
+from thinwire.soma.recorded_curve import CostUnit
 
 NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)\s*([a-zA-Z/]*)\s*", re.IGNORECASE)
 RATES = {"": 1.0, "bps": 1.0, "kbps": 1e3, "mbps": 1e6, "gbps": 1e9, "tbps": 1e12}
@@ -17,6 +19,24 @@ DURATIONS = {
     "h": 3600.0,
     "d": 86400.0,
     "w": 604800.0,
+}
+MEMORIES = {
+    "b": 1.0,
+    "kb": 1e3,
+    "mb": 1e6,
+    "gb": 1e9,
+    "tb": 1e12,
+    "kib": 2.0**10,
+    "mib": 2.0**20,
+    "gib": 2.0**30,
+    "tib": 2.0**40,
+}
+WORK: dict[str, CostUnit] = {
+    "byte-forwards": "byte_forwards",
+    "operations": "operations",
+    "ops": "operations",
+    "flop": "operations",
+    "flops": "operations",
 }
 COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
 
@@ -45,3 +65,41 @@ def _parse(text: str, units: dict[str, float], where: str, example: str) -> floa
     if found is None or unit not in units:
         raise UserError(f"cannot read {text!r}", where=where, fix=f"for example {example}")
     return float(found.group(1)) * units[unit]
+
+
+def num_bytes(text: str, *, where: str) -> int:
+    """``16GB`` -> 16,000,000,000. Raises UserError where it is no amount of memory above zero."""
+    value = round(_parse(text, MEMORIES, where, "16GB or 512MiB"))
+    if value <= 0:
+        raise UserError("memory must be above zero", where=f"{where} {text}", fix="for example 16GB")
+    return value
+
+
+class Budget(NamedTuple):
+    """What may be spent in all, C of Eq. (6): of all experts together."""
+
+    amount: float
+    unit: CostUnit
+
+
+def budget(text: str, *, where: str) -> Budget:
+    """``10h`` -> 36,000 device-seconds; ``3e12 byte-forwards``, ``1e15 ops`` (Eq. 21).
+
+    Raises:
+        UserError: it is none of them, or not above zero.
+    """
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)\s*([a-z-]*)\s*", text, re.IGNORECASE)
+    fix = "for example 10h (device-hours), 3e12 byte-forwards or 1e15 ops"
+    unit = found.group(2).lower() if found else ""
+    if found is not None and unit in WORK:
+        amount, kind = float(found.group(1)), WORK[unit]
+    else:
+        plain = re.sub(r"(device|core|gpu)-(?=hours?|seconds?)", "", text, flags=re.IGNORECASE)
+        plain = re.sub(r"\s*hours?$", "h", re.sub(r"\s*seconds?$", "s", plain))
+        try:
+            amount, kind = seconds(plain, where=where), "device_seconds"
+        except UserError as error:
+            raise UserError(f"cannot read {text!r}", where=where, fix=fix) from error
+    if amount <= 0:
+        raise UserError("a budget must be above zero", where=f"{where} {text}", fix=fix)
+    return Budget(amount, kind)

@@ -1,0 +1,175 @@
+"""Does a plan hold its budget, its deadline and its memory, and say what would?"""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from thinwire.base.errors import UserError
+from thinwire.experiments.registry import preset
+from thinwire.kernels.expert_shape import ExpertShape
+from thinwire.plan import quantities
+from thinwire.plan.noise import assumed_noise, measured_noise
+from thinwire.plan.quantities import Budget
+from thinwire.plan.soma import Planner, Question, updates_of
+from thinwire.plan.update_cost import BatchCost, UpdateCost, expert_memory_bytes, measure_update_cost
+from thinwire.soma.budget import Setting
+from thinwire.soma.config import SomaConfig
+from thinwire.soma.theory import FORWARDS_PER_DIRECTION, relative_variance
+
+SMALL: SomaConfig = preset("soma-small")  # type: ignore[assignment]
+QUESTION = Question(
+    config=SMALL,
+    budget=Budget(3600.0, "device_seconds"),
+    deadline_seconds=inf,
+    devices=2,
+    memory_bytes=None,
+    fixed="width",
+    wanted_updates=2000,
+    most_experts=8,
+)
+
+
+def planner(question: Question, *, speed: float = 1e6) -> Planner:
+    """As if every machine read ``speed`` bytes a second at width 32, others by their operations."""
+    operations = speed * ExpertShape(width=32).operations_per_byte
+    shapes = {ensemble.shape for ensemble in question.ensembles()}
+    costs = {shape: UpdateCost.at_speed(operations / shape.operations_per_byte) for shape in shapes}
+    return Planner(question, costs=costs, noise=assumed_noise(question.window_bytes))
+
+
+def test_updates_within_budget_and_deadline() -> None:
+    """Eq. (6) by hand: 2 experts of 64 x 16 x 2 forwards of 128 bytes at 1 MB/s, on both devices at once."""
+    setting = Setting(2, 64, 16)
+    forwards = 2 * 64 * 16 * 128
+    for question, expected in (
+        (QUESTION, int(3600 / (2 * forwards / 1e6))),
+        (replace(QUESTION, deadline_seconds=60.0), int(60 / (forwards / 1e6))),
+        (replace(QUESTION, deadline_seconds=60.0, devices=1), int(60 / (2 * forwards / 1e6))),
+        (replace(QUESTION, budget=Budget(1e9, "byte_forwards")), int(1e9 / (2 * forwards))),
+        (replace(QUESTION, budget=Budget(1e15, "operations")), int(1e15 / (2 * forwards * 81_920))),
+    ):
+        plan = planner(question)
+        ensemble = next(e for e in question.ensembles() if e.num_experts == 2)
+        assert updates_of(question, plan._step(ensemble, setting)) == expected
+
+
+@pytest.mark.parametrize("unit", ["device_seconds", "byte_forwards", "operations"])
+@pytest.mark.parametrize("fixed", ["width", "size"])
+def test_every_option_fits_and_says_its_variance(unit, fixed) -> None:
+    amount = {"device_seconds": 600.0, "byte_forwards": 6e8, "operations": 5e13}[unit]
+    question = replace(QUESTION, budget=Budget(amount, unit), deadline_seconds=500.0, fixed=fixed)
+    options = planner(question).plan()
+    assert {option["role"] for option in options} >= {"best", "own"}
+    for option in options:
+        assert option["updates"] >= (option["aimed_updates"] or 1)
+        assert option[unit] <= amount * (1 + 1e-12)
+        assert option["elapsed_seconds"] <= 500.0 * (1 + 1e-12)
+        terms = assumed_noise(128).terms_of(option["expert_parameters"])
+        keys = ("directions", "batch", "accumulation", "difference")
+        setting = {key: option[key] for key in keys}
+        assert option["relative_variance"] == pytest.approx(relative_variance(terms, **setting), rel=1e-12)
+        assert option["expected_cosine"] == pytest.approx((1 + option["relative_variance"]) ** -0.5, rel=1e-12)
+
+
+def test_the_chosen_one_beats_every_other_integer_pair() -> None:
+    """At the wanted updates, N = 4, over both differences and every n_pert and B that the budget holds."""
+    question = replace(QUESTION, budget=Budget(4e6, "byte_forwards"), wanted_updates=20)
+    (chosen,) = [o for o in planner(question).plan() if o["chosen"] and o["num_experts"] == 4]
+    most = int(4e6 / 20 / 4 / 128)
+    terms = assumed_noise(128).terms_of(32_928)
+    feasible = [
+        relative_variance(terms, directions=n, batch=b, difference=difference)
+        for difference, signs in FORWARDS_PER_DIRECTION.items()
+        for n in range(3 - signs, most + 1)
+        for b in range(1, most // n + 1)
+        if n * b * signs <= most
+    ]
+    assert chosen["relative_variance"] == pytest.approx(min(feasible), rel=1e-12)
+    assert chosen["updates"] >= 20
+
+
+def test_fewer_updates_where_the_wanted_ones_do_not_fit() -> None:
+    question = replace(QUESTION, budget=Budget(300.0 * 128 * 2, "byte_forwards"), wanted_updates=2000)
+    chosen = {o["num_experts"]: o for o in planner(question).plan() if o["chosen"]}
+    assert chosen[1]["aimed_updates"] == 300
+    assert chosen[8]["aimed_updates"] == 30
+
+
+def test_equal_size_keeps_the_weights() -> None:
+    question = replace(QUESTION, fixed="size")
+    totals = {o["num_experts"]: (o["total_parameters"], o["width"]) for o in planner(question).plan()}
+    assert totals[4] == (4 * 32_928 + 8_192, 32)
+    for count in (1, 2, 8):
+        total, width = totals[count]
+        assert total == pytest.approx(totals[4][0], rel=0.05)
+        assert 16 * 2 * width**2 * count == pytest.approx(4 * 32_768, rel=0.15)
+
+
+def test_too_small_a_budget_names_the_least_that_fits() -> None:
+    question = replace(QUESTION, budget=Budget(100.0, "byte_forwards"))
+    with pytest.raises(UserError) as caught:
+        planner(question).plan()
+    words = caught.value.fix.split('"')[1]
+    enough = quantities.budget(words, where="--budget")
+    assert enough == Budget(2 * 128, "byte_forwards")
+    assert planner(replace(question, budget=enough)).plan()
+    with pytest.raises(UserError):
+        planner(replace(question, budget=Budget(255.0, "byte_forwards"))).plan()
+
+
+def test_too_short_a_deadline_too() -> None:
+    question = replace(QUESTION, budget=None, deadline_seconds=1e-6)
+    with pytest.raises(UserError, match="single update") as caught:
+        planner(question).plan()
+    seconds = quantities.seconds(caught.value.fix.split("--deadline ")[1].split(";")[0], where="--deadline")
+    assert planner(replace(question, deadline_seconds=seconds)).plan()
+
+
+def test_memory_decides_what_fits() -> None:
+    smallest = expert_memory_bytes(ExpertShape(width=32), batch=16, window_bytes=128)
+    with pytest.raises(UserError, match="memory") as caught:
+        planner(replace(QUESTION, memory_bytes=smallest - 1)).plan()
+    enough = quantities.num_bytes(caught.value.fix.split("--memory ")[1].split(";")[0], where="--memory")
+    options = planner(replace(QUESTION, memory_bytes=enough)).plan()
+    chosen = [option for option in options if option["chosen"]]
+    assert chosen
+    assert all(option["memory_bytes"] <= enough for option in chosen)
+    wide = expert_memory_bytes(ExpertShape(width=509), batch=64, window_bytes=1024)
+    assert wide > smallest + 4 * 5 * (ExpertShape(width=509).num_parameters - 32_928)
+
+
+def test_noise_of_another_size_and_window() -> None:
+    terms = {"a": 100.0, "nu": 8.0, "a_nu": 700.0, "baseline": 101.0, "baseline_nu": 710.0}
+    terms |= {"mean_square": 0.25, "bias": 0.2, "alignment": 0.99}
+    record = {"probe_terms": terms, "num_parameters": 50, "window_bytes": 64, "updates": [10, 20]}
+    same = measured_noise(record, window_bytes=64)
+    assert (same.is_assumed, same.terms_of(50)) == (False, same.terms)
+    assert same.terms_of(100).a == 200.0
+    assert same.terms_of(100).nu == 8.0
+    longer = measured_noise(record, window_bytes=128)
+    assert longer.is_assumed
+    assert longer.terms.nu < 8.0
+    assert longer.terms.a == 100.0
+
+
+def test_cost_between_measured_batches() -> None:
+    cost = UpdateCost((BatchCost(1, 1.0, 0.1), BatchCost(16, 2.0, 0.4), BatchCost(64, 2.0, 1.6)), per_direction=0.5)
+    by_batch = {batch: cost.seconds(Setting(9, 2, batch), window_bytes=10) for batch in (1, 3, 4, 16, 17, 32, 64, 128)}
+    assert by_batch[1] == pytest.approx(2 * (2 * (1.0 + 1.0) + 0.5), rel=1e-12)
+    assert by_batch[3] == by_batch[4]
+    assert by_batch[17] == by_batch[32]
+    assert by_batch[64] == pytest.approx(2 * (2 * (2.0 + 16.0) + 0.5), rel=1e-12)
+    assert by_batch[128] == pytest.approx(2 * (2 * (2.0 + 32.0) + 0.5), rel=1e-12)
+    assert list(by_batch.values()) == sorted(by_batch.values())
+    accumulated = Setting(9, 2, 16, accumulation=3)
+    assert cost.seconds(accumulated, window_bytes=10) == pytest.approx(3 * by_batch[16], rel=1e-12)
+
+
+def test_a_measured_cost_is_a_cost() -> None:
+    """A clock that counts its own readings: every timed call takes one tick."""
+    ticks = iter(range(10**6))
+    cost = measure_update_cost(ExpertShape(width=8, embed_width=8), clock=lambda: float(next(ticks)))
+    assert [one.batch for one in cost.batches] == [1, 4, 16, 64]
+    assert all(one.per_byte > 0 and one.fixed >= 0 for one in cost.batches)
+    assert cost.per_direction == pytest.approx(1 / 32, rel=1e-12)
