@@ -4,7 +4,7 @@ A point knows its loss and its costs by name; the axis takes the unit in which t
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from thinwire.report.figures import BLUE, FONT_POINTS, VERMILLION, label, style_axes
@@ -12,6 +12,7 @@ from thinwire.report.figures import BLUE, FONT_POINTS, VERMILLION, label, style_
 COLOURS = (BLUE, VERMILLION, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933")
 MARKERS = ("o", "s", "^", "D", "v", "<", ">", "p")
 Dash = Literal["solid", "dashed", "dotted", "dash-dot"]
+AxisScale = Literal["linear", "log"]
 DASHES: dict[str, Any] = {
     "solid": "-",
     "dashed": (0, (5, 2)),
@@ -75,8 +76,18 @@ def scale_of(lines: Sequence[Line], cost: str, *, steps: Sequence[Scale]) -> Sca
     return next((step for step in steps if largest >= 2 * step.divisor), steps[-1])
 
 
-def draw(panel: Any, lines: Sequence[Line], cost: str, *, scale: Scale, axis_name: Callable[[Scale], str]) -> None:
-    """All lines against one cost."""
+def draw(
+    panel: Any,
+    lines: Sequence[Line],
+    cost: str,
+    *,
+    scale: Scale,
+    axis_name: Callable[[Scale], str],
+    axis: AxisScale = "linear",
+) -> None:
+    """All lines against one cost; on a logarithmic axis without what cost nothing."""
+    if axis == "log":
+        lines = [_with_cost(line, cost) for line in lines]
     style_axes(panel)
     for line in lines:
         style = {"color": line.colour, "linestyle": DASHES[line.dash], "linewidth": line.width}
@@ -89,10 +100,30 @@ def draw(panel: Any, lines: Sequence[Line], cost: str, *, scale: Scale, axis_nam
             panel.plot(
                 *_coordinates(line.points, cost, scale), marker=line.marker, markevery=every, markersize=4, **style
             )
-    panel.set_xlim(left=0)
-    panel.xaxis.set_major_locator(ticks())
+    if axis == "log":
+        values = [point.cost(cost) / scale.divisor for line in lines for curve in line.curves for point in curve]
+        set_log_axis(panel, values)
+    else:
+        panel.set_xlim(left=0)
+        panel.xaxis.set_major_locator(ticks())
     panel.xaxis.set_major_formatter("{x:,g}")
     panel.set_xlabel(axis_name(scale), fontsize=FONT_POINTS)
+
+
+def _with_cost(line: Line, cost: str) -> Line:
+    """Less the points that cost nothing."""
+    points, *group = (tuple(point for point in curve if point.cost(cost) > 0) for curve in line.curves)
+    return replace(line, points=points, group=tuple(group))
+
+
+def set_log_axis(panel: Any, values: Sequence[float]) -> None:
+    """A logarithmic x axis with plain numbers: powers of ten, and 2 and 5 times them where there are few."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    spans_decades = bool(values) and max(values) > 300 * min(values)
+    panel.set_xscale("log")
+    panel.xaxis.set_major_locator(LogLocator(subs=(1.0,) if spans_decades else (1.0, 2.0, 5.0)))
+    panel.xaxis.set_minor_formatter(NullFormatter())
 
 
 def ticks() -> Any:

@@ -16,10 +16,12 @@ from thinwire import __version__
 from thinwire.base.errors import UserError
 from thinwire.base.files import atomic_write
 from thinwire.report.collect import collect_runs
-from thinwire.report.curve_section import comparison_section
+from thinwire.report.comparable import require_comparable
+from thinwire.report.comparison import comparison_section
 from thinwire.report.curves import comparison_figure, curves_figure
 from thinwire.report.figures import clusters_figure, matrix_figure, new_figure, save_png, scores_figure
 from thinwire.report.markup import attribute, paragraph, text
+from thinwire.report.measurement_section import measurement_drawings
 from thinwire.report.records import PRESET_NOT_NAMED, Run
 from thinwire.report.sections import run_sections
 from thinwire.report.subspaces.comparison import comparison_section as subspaces_comparison
@@ -47,10 +49,12 @@ def write_report(runs: Sequence[Path], *, out: Path) -> ReportFiles:
         out: a folder; it is made, and files of an earlier report in it are replaced.
 
     Raises:
-        UserError: a folder is no run, matplotlib is not installed, or ``out`` cannot be written.
+        UserError: a folder is no run, two runs do not compare, matplotlib is not installed, or ``out`` cannot be
+            written.
     """
     new_figure(1.0)  # a missing matplotlib is found before anything is written
     collected = collect_runs(runs)
+    require_comparable([run for run in collected if isinstance(run, Run)])
     page = render_page(collected)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -166,14 +170,18 @@ def _write_figures(runs: Sequence[Run | SubspacesRun], folder: Path) -> tuple[Pa
 def _soma_figures(runs: Sequence[tuple[Run, str]]) -> Iterator[tuple[str, Callable[[], Any]]]:
     """(name, how to draw it)."""
     if len(runs) > 1:
-        yield "comparison", partial(comparison_figure, [run for run, _ in runs])
+        together = [run for run, _ in runs]
+        yield "comparison", partial(comparison_figure, together)
+        yield "comparison-log", partial(comparison_figure, together, axis="log")
     for run, start in runs:
         if any(job.validation for job in (run.seed_run, *run.experts)):
             yield f"{start}curves", partial(curves_figure, run)
+            yield f"{start}curves-log", partial(curves_figure, run, axis="log")
         if run.clusters is not None:
             yield f"{start}clusters", partial(clusters_figure, run.clusters)
         if run.matrix is not None:
             yield f"{start}matrix", partial(matrix_figure, run.matrix)
+        yield from ((f"{start}{name}", draw) for name, draw in measurement_drawings(run.measurements))
         for number, score in enumerate(run.scores):
             yield f"{start}scores{'' if number == 0 else f'-{number}'}", partial(scores_figure, score)
 
