@@ -11,10 +11,16 @@ FAMILIES: tuple[str, ...] = (
     "soma_fixed_size",
     "soma_inference",
     "soma_losses",
+    "soma_gradient_error",
+    "soma_variance",
+    "soma_fixed_objective",
     "soma_ablations",
     "soma_allocations",
     "soma_active_experts",
     "soma_wikitext",
+    "soma_accounting",
+    "soma_interpolated",
+    "soma_budgets",
 )
 """Files of this room, in the order of the paper, each with its ``ITEMS``."""
 

@@ -15,7 +15,20 @@ from thinwire.cli import main as cli_main
 from thinwire.cli.program import program
 from thinwire.cli.terminal import print_json, print_table
 
-VERBS = ("demo", "prepare", "train", "evaluate", "generate", "measure", "plan", "export", "replay", "reproduce", "report", "doctor")
+VERBS = (
+    "demo",
+    "prepare",
+    "train",
+    "evaluate",
+    "generate",
+    "measure",
+    "plan",
+    "export",
+    "replay",
+    "reproduce",
+    "report",
+    "doctor",
+)
 
 
 def test_help_lists_the_verbs(here: Here) -> None:
