@@ -4,6 +4,7 @@ Drawn as the report's figures are (``report/figures.py``); matplotlib is an opti
 """
 
 from collections.abc import Sequence
+from math import log2
 from typing import Any
 
 from thinwire.report.figures import FONT_POINTS, INK, label, new_figure, style_axes
@@ -47,10 +48,10 @@ def _draw_panel(axes: Any, panel: Panel, names: list[str]) -> None:
         place = names.index(series.name)
         _draw_series(axes, series, colour=PALETTE[place % len(PALETTE)], marker=MARKERS[place % len(MARKERS)])
     if panel.x_scale == "log":
-        axes.set_xscale("log", base=2)
-        _show_plain_powers(axes, panel)
+        _scale_x(axes, panel)
     if panel.y_scale == "log":
         axes.set_yscale("log")
+    axes.tick_params(which="both", labelsize=FONT_POINTS)
     axes.set_title(panel.title, fontsize=FONT_POINTS + 0.5, color=INK)
     axes.set_xlabel(panel.x_label, fontsize=FONT_POINTS)
     axes.set_ylabel(panel.y_label, fontsize=FONT_POINTS)
@@ -76,14 +77,18 @@ def _draw_series(axes: Any, series: Series, *, colour: str, marker: str) -> None
     )
 
 
-def _show_plain_powers(axes: Any, panel: Panel) -> None:
-    """Powers of two as numbers, where the axis spans few of them; else matplotlib's own."""
-    from matplotlib.ticker import FuncFormatter, NullLocator
+def _scale_x(axes: Any, panel: Panel) -> None:
+    """Logarithmic: powers of two as plain numbers where every point is one of a few, as counts are; else decades."""
+    values = {float(x) for series in panel.series for x in series.x}
+    if not values or not all(value >= 1 and log2(value).is_integer() for value in values):
+        axes.set_xscale("log")
+        return
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    values = [float(x) for series in panel.series for x in series.x]
-    if values and min(values) > 0 and max(values) / min(values) <= 2**11 and min(values) >= 1:
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(sorted(values)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _key(place: int) -> Any:
