@@ -253,9 +253,9 @@ def _print(record: dict[str, Any]) -> None:
     header = ["", "N", "width", "n_pert", "B", "updates", "time", "variance", "cosine", "memory"]  # within 80 columns
     print_columns(header, [_cells(option) for option in shown])
     sys.stdout.write(
-        "\n  least: the least variance at the wanted updates, or as many as fit; paper: its 64 x 64;\n"
-        "  own: the configuration's; !: more than a device's memory. Variance is relative (Eq. 17);\n"
-        "  it and the updates do not tell the loss, so nothing here chooses N: see --curves.\n"
+        "\n  least: least variance at the wanted updates or as many as fit; paper: 64 x 64;\n"
+        "  own: the configuration's; !: more than a device's memory. Variance is relative\n"
+        "  (Eq. 17). It and the updates do not tell the loss: --curves RUN... chooses N.\n"
     )
     if record["recorded"] is not None:
         _print_recorded(record["recorded"])
@@ -272,11 +272,18 @@ def _cells(option: dict[str, Any]) -> list[str]:
         f"{option['directions']:,}",
         batch,
         format_count(option["updates"]),
-        format_seconds(option["elapsed_seconds"]).replace(" ", ""),
+        _duration(option["elapsed_seconds"]),
         f"{option['relative_variance']:.3g}",
         f"{option['expected_cosine']:.3f}",
         f"{option['memory_bytes'] / 1e6:,.0f} MB" + ("" if option["fits"] else "!"),
     ]
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.1f} s"
 
 
 def _print_recorded(recorded: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Which n_pert and B, exactly, for what an update may cost?  Eq. (18) over integers, with any measured cost."""
 
 from collections.abc import Callable
+from heapq import heappop, heappush
 
 from thinwire.soma.config import Difference
 from thinwire.soma.theory import FEWEST_DIRECTIONS, Allocation, NoiseTerms, relative_variance
@@ -15,17 +16,27 @@ def best_allocation_within(
 ) -> Allocation | None:
     """The integers of least variance with ``n_pert direction_cost(B) <= limit``; None where there are none.
 
-    ``theory.best_allocation`` is the case of a cost of B. v falls in n_pert, so for every B only the largest that
-    fits matters; and once a / n_pert alone exceeds the best v, no larger B can do better.
+    ``theory.best_allocation`` is the case of a cost of B. v falls in n_pert, so for every B only the largest n_pert
+    that fits matters. Batches low..high have no variance below that of B = high with the n_pert of B = low; the
+    interval of the least such bound is divided until none can hold anything better (branch and bound, exact).
     """
-    fewest, best = FEWEST_DIRECTIONS[difference], None
-    for batch in range(1, LARGEST_BATCH + 1):
-        directions = _most_directions(direction_cost(batch), limit=limit)
-        if directions < fewest or (best is not None and terms.a / directions > best.variance):
+    best: Allocation | None = None
+    intervals = [(0.0, 1, LARGEST_BATCH)]
+    while intervals:
+        bound, low, high = heappop(intervals)
+        if best is not None and bound > best.variance:
             break
-        variance = relative_variance(terms, directions=directions, batch=batch, difference=difference)
-        if best is None or variance < best.variance:
-            best = Allocation(directions, batch, variance)
+        directions = _most_directions(direction_cost(low), limit=limit)
+        if directions < FEWEST_DIRECTIONS[difference]:
+            continue  # and for every larger batch
+        variance = relative_variance(terms, directions=directions, batch=low, difference=difference)
+        if best is None or (variance, low) < (best.variance, best.batch):
+            best = Allocation(directions, low, variance)
+        middle = (low + 1 + high) // 2
+        for first, last in ((low + 1, middle), (middle + 1, high)):
+            if first <= last:
+                at_best = relative_variance(terms, directions=directions, batch=last, difference=difference)
+                heappush(intervals, (at_best, first, last))
     return best
 
 

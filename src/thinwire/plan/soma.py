@@ -23,8 +23,8 @@ from thinwire.soma.equal_size import ensemble_size, width_for_size
 from thinwire.soma.theory import FEWEST_DIRECTIONS, expected_cosine, relative_variance
 
 DIFFERENCES: tuple[Difference, ...] = ("central", "one_sided")
-UPDATES = tuple(digit * 10**power for power in range(7) for digit in (1, 3))
-"""Numbers of updates at which an allocation is looked for, beside the wanted one."""
+AROUND = (0.1, 0.3, 1, 3, 10)
+"""Parts of the wanted updates at which an allocation is looked for."""
 PAPER_SIDES = 64
 Role = Literal["best", "paper", "own"]
 UNIT_WORDS = {"device_seconds": "s", "byte_forwards": " byte-forwards", "operations": " ops"}
@@ -64,6 +64,12 @@ class Question:
     @property
     def window_bytes(self) -> int:
         return self.config.experts.window_bytes
+
+    def aimed_updates(self) -> list[int]:
+        """Around the wanted ones, and tens of them downwards: a small budget is spent on what it can make."""
+        wanted = self.wanted_updates
+        below = (wanted // 10**power for power in range(len(str(wanted))))
+        return sorted({max(1, round(part * wanted)) for part in AROUND} | {max(1, updates) for updates in below} | {1})
 
     def own_setting(self) -> Setting:
         """The configuration's own allocation."""
@@ -200,7 +206,7 @@ class Planner:
         """The least variance at every number of updates, of both differences."""
         terms = self.noise.terms_of(ensemble.shape.num_parameters)
         question = self.question
-        for updates in sorted({*UPDATES, question.wanted_updates}):
+        for updates in question.aimed_updates():
             budget = inf if question.budget is None else question.budget.amount
             limit = Limit(budget / updates, question.deadline_seconds / updates)
             for difference in DIFFERENCES:

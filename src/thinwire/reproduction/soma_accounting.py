@@ -102,11 +102,11 @@ def verdict_of(cost: RunCost, checks: list[dict[str, Any]]) -> Verdict:
 
 
 def _words(cost: RunCost, conventions: Conventions) -> str:
-    physical = "unknown" if conventions.physical is None else f"{conventions.physical:,.0f}"
+    physical = "unknown" if conventions.physical is None else f"{conventions.physical:,.4g}"
     return (
         f"{cost.operations:.3g} operations, {cost.byte_forwards:.3g} byte-forwards; device-seconds: recorded means "
-        f"{conventions.recorded_means:,.0f}, allocated {physical}, slowest rate {conventions.reference_rate:,.0f}, "
-        f"fastest rate {conventions.normalised_rate:,.0f}; the slowest expert alone {cost.slowest_expert_seconds:,.0f}"
+        f"{conventions.recorded_means:,.4g}, allocated {physical}, slowest rate {conventions.reference_rate:,.4g}, "
+        f"fastest rate {conventions.normalised_rate:,.4g}; the slowest expert alone {cost.slowest_expert_seconds:,.4g}"
     )
 
 

@@ -1,6 +1,6 @@
 """Which allocation do saved curves favour at a budget of arithmetic?  Table 10 and Eq. (22), section M.1.
 
-N = 2 experts of one width under three allocations: a base, more directions a batch, and as many directions spread over
+Experts of one width under three allocations: a base, more directions a batch, and as many directions spread over
 accumulated batches with directions of their own, as the paper's larger batches are made (appendix E).
 """
 
@@ -18,7 +18,7 @@ from thinwire.soma.config import ModelConfig, SomaConfig
 from thinwire.soma.interpolated_loss import LossRange, cost_to_reach, loss_at
 from thinwire.soma.recorded_curve import CurvePoint, validation_curve
 
-NUM_EXPERTS = 2
+NUM_EXPERTS: dict[Scale, int] = {"smoke": 1, "cpu": 2, "paper": 8}
 FACTOR = 8
 """How many times the base's work an update of the larger allocations takes."""
 BUDGETS = (0.25, 0.5, 1.0)
@@ -39,7 +39,7 @@ def allocation_config(scale: Scale, *, allocation: str, seed: int) -> SomaConfig
     if scale == "paper":
         config = replace(soma_paper_n8(), seed=seed)
     else:
-        config = size_run(scale, num_experts=NUM_EXPERTS, seed=seed)
+        config = size_run(scale, num_experts=NUM_EXPERTS[scale], seed=seed)
         embed_width = config.model.embed_width
         job = replace(config.experts, directions=config.experts.directions // 2, decoder="frozen")
         config = replace(config, model=ModelConfig(width=embed_width // 2, embed_width=embed_width), experts=job)
@@ -76,8 +76,9 @@ def find(place: Workplace) -> Findings:
         ours=f"accumulated batches at budgets in operations, seed {seeds[0]}: {table}; at the last, {differences}",
         verdict=together([claim.verdict for claim in claims.values()]),
         panels=[_panel({allocation: curves[allocation, seeds[0]] for allocation in ALLOCATIONS})],
-        notes=f"N = {NUM_EXPERTS} of one width, {len(seeds)} seeds, equal arithmetic (Eq. 21), one learning rate. "
-        f"Larger allocations make a {FACTOR}th of the updates. Expert validation losses, linear and log interpolation.",
+        notes=f"N = {NUM_EXPERTS[place.scale]} of one width, {len(seeds)} seeds, equal arithmetic (Eq. 21), one "
+        f"learning rate. Larger allocations make a {FACTOR}th of the updates. Expert validation losses, linear and log "
+        "interpolation.",
     )
 
 

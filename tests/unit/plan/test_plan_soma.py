@@ -92,8 +92,8 @@ def test_the_chosen_one_beats_every_other_integer_pair() -> None:
 def test_fewer_updates_where_the_wanted_ones_do_not_fit() -> None:
     question = replace(QUESTION, budget=Budget(300.0 * 128 * 2, "byte_forwards"), wanted_updates=2000)
     chosen = {o["num_experts"]: o for o in planner(question).plan() if o["chosen"]}
-    assert chosen[1]["aimed_updates"] == 300
-    assert chosen[8]["aimed_updates"] == 30
+    assert chosen[1]["aimed_updates"] == 200
+    assert chosen[8]["aimed_updates"] == 20
 
 
 def test_equal_size_keeps_the_weights() -> None:
