@@ -89,15 +89,22 @@ def _list(items: list[Item], *, out: Path, arguments: Arguments) -> None:
         print_json(entries)
         return
     lines = [
-        [item.name, entry["state"], _cost(item, arguments.scale), entry["verdict"] or "-"]
+        [_names(item), entry["state"], _cost(item, arguments.scale), entry["verdict"] or "-"]
         for item, entry in zip(items, entries, strict=True)
     ]
     print_columns([f"scale {arguments.scale}", "state", "on two cores", "verdict"], lines)
     waiting = [entry["item"] for entry in entries if entry["state"] != "done"]
     if waiting:
         where = ["--out", str(arguments.out)] if arguments.out else []
-        command = shlex.join([program(), "reproduce", *waiting, "--scale", arguments.scale, *where])
-        print_table([("", ""), ("to make what is missing", command)])
+        names = waiting if len(waiting) < len(items) else arguments.items
+        command = shlex.join([program(), "reproduce", *names, "--scale", arguments.scale, *where])
+        sys.stdout.write("\n")
+        print_table([("to make what is missing", command)])
+
+
+def _names(item: Item) -> str:
+    covers = [name.removeprefix("soma-") for name in item.covers]
+    return item.name + (f" ({', '.join(covers)})" if covers else "")
 
 
 def _cost(item: Item, scale: Scale) -> str:

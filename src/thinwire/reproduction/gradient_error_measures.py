@@ -54,7 +54,7 @@ class Effort:
 
 EFFORTS: dict[Scale, Effort] = {
     "smoke": Effort(directions=8, batch=2, sets=3, reference_windows=((1, 64),), together=8),
-    "cpu": Effort(directions=16, batch=4, sets=6, reference_windows=((1, 768), (256, 256)), together=8),
+    "cpu": Effort(directions=16, batch=4, sets=6, reference_windows=((1, 3072), (8, 2048), (256, 768)), together=8),
     "paper": Effort(directions=64, batch=64, sets=8, reference_windows=((1, 8000), (8, 4000), (256, 1600)), together=8),
 }
 

@@ -49,6 +49,7 @@ def test_list_says_the_state_of_every_item(here: Here, tiny_data: Path, tmp_path
         ("soma-broken", "missing", None),
     ]
     text = here("reproduce", "--list", "--out", tmp_path).out.decode()
+    assert "soma-fig1 (table4)" in text
     assert f"thinwire reproduce soma-stopped soma-broken --scale smoke --out {tmp_path}" in text
 
 
