@@ -1,0 +1,79 @@
+"""How does a person read a SOMA plan?  A table within 80 columns: one option for each N beside the paper's and the own."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from thinwire.base.units import format_count, format_seconds
+from thinwire.cli.terminal import print_columns, print_table
+
+
+def print_plan(record: dict[str, Any]) -> None:
+    """The record of ``thinwire plan soma --json``, its chosen and given options alone."""
+    noise, budget = record["noise"], record["budget"]
+    rows = []
+    if budget is not None:
+        amount = budget["amount"]
+        words = {"byte_forwards": f"{amount:.4g} byte-forwards", "operations": f"{amount:.4g} operations"}
+        rows.append(("budget", words.get(budget["unit"], f"{format_seconds(amount)} of device time")))
+    if record["deadline_seconds"] is not None:
+        rows.append(("deadline", format_seconds(record["deadline_seconds"])))
+    rows += [
+        ("devices", f"{record['devices']}"),
+        ("windows", f"{record['window_bytes']:,} bytes"),
+        ("noise", f"nu {noise['nu']:.3g}, a {noise['a']:,.0f}, {noise['origin']}"),
+    ]
+    print_table(rows)
+    shown = [option for option in record["options"] if option["chosen"] or option["role"] != "best"]
+    header = ["", "N", "width", "n_pert", "B", "updates", "time", "variance", "cosine", "memory"]  # within 80 columns
+    print_columns(header, [_cells(option) for option in shown])
+    sys.stdout.write(
+        "\n  least: least variance at the wanted updates or as many as fit; paper: 64 x 64;\n"
+        "  own: the configuration's; !: more than a device's memory. Variance is relative\n"
+        "  (Eq. 17). It and the updates do not tell the loss: --curves RUN... chooses N.\n"
+    )
+    if record["recorded"] is not None:
+        _print_recorded(record["recorded"])
+
+
+def _cells(option: dict[str, Any]) -> list[str]:
+    names = {"best": "least", "paper": "paper", "own": "own"}
+    sign = {"central": "+-", "one_sided": "+"}[option["difference"]]
+    batch = f"{option['batch']:,}" + (f" x{option['accumulation']}" if option["accumulation"] > 1 else "")
+    return [
+        f"{names[option['role']]} {sign}",
+        f"{option['num_experts']}",
+        f"{option['width']}",
+        f"{option['directions']:,}",
+        batch,
+        format_count(option["updates"]),
+        _duration(option["elapsed_seconds"]),
+        f"{option['relative_variance']:.3g}",
+        f"{option['expected_cosine']:.3f}",
+        f"{option['memory_bytes'] / 1e6:,.0f} MB" + ("" if option["fits"] else "!"),
+    ]
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _print_recorded(recorded: dict[str, Any]) -> None:
+    lines = []
+    for curve in recorded["curves"]:
+        low, high = curve["loss_low"], curve["loss_high"]
+        loss = "does not cover it" if low is None else f"{low:.4f} - {high:.4f}"
+        setting = f"{curve['num_experts']} x {curve['width']}, {curve['directions']} x {curve['batch']}"
+        lines.append([Path(curve["run"]).name[:28], setting, loss])
+    print_columns(["recorded at this budget", "N x width, n_pert x B", "nats/byte"], lines)
+    chosen = recorded["chosen"]
+    if chosen is None:
+        sys.stdout.write("\n  no recorded run covers this budget, so nothing chooses N\n")
+        return
+    sys.stdout.write(
+        f"\n  lowest recorded loss: N = {chosen['num_experts']}, n_pert = {chosen['directions']}, "
+        f"B = {chosen['batch']} ({chosen['loss_nats_per_byte']:.4f})\n"
+    )
