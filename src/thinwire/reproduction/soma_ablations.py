@@ -17,8 +17,8 @@ from thinwire.soma.config import Partition, TrainingConfig
 from thinwire.soma.run import SomaRun
 
 NUM_EXPERTS = 4
-BPTT_STAGES: dict[Scale, tuple[int, ...]] = {"smoke": (0, 10, 20), "cpu": (0, 75, 150, 300), "paper": (0, 1000, 10_000)}
-SPSA_STAGES: dict[Scale, tuple[int, ...]] = {"smoke": (0, 5), "cpu": (0, 75, 200), "paper": (0, 1000, 10_000)}
+BPTT_STAGES: dict[Scale, tuple[int, ...]] = {"smoke": (0, 10, 20), "cpu": (0, 40, 80, 160), "paper": (0, 1000, 10_000)}
+SPSA_STAGES: dict[Scale, tuple[int, ...]] = {"smoke": (0, 5), "cpu": (0, 50, 100), "paper": (0, 1000, 10_000)}
 BPTT_BATCH: dict[Scale, int] = {"smoke": 8, "cpu": 32, "paper": 512}
 Curves = dict[tuple[str, int], list[Stage]]
 
@@ -113,7 +113,7 @@ ITEMS = (
         "nats/byte; a frozen random head is much worse (three seeds, backpropagation)",
         rule="test loss in every seed: random and IID above semantic, cold above warm (both methods), decoder path "
         "above full gradient, frozen random head above cold",
-        minutes={"smoke": 0.5, "cpu": 20, "paper": 10_000},
+        minutes={"smoke": 0.5, "cpu": 10, "paper": 10_000},
         find=find,
     ),
 )

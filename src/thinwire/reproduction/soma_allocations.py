@@ -39,15 +39,15 @@ ALLOCATIONS: dict[Scale, tuple[tuple[int, int], ...]] = {
 }
 """n_pert of a batch, and accumulated batches of B windows each: as many directions an update for all."""
 START_UPDATES: dict[Scale, int] = {"smoke": 5, "cpu": 60, "paper": 2000}
-FURTHER_UPDATES: dict[Scale, int] = {"smoke": 5, "cpu": 40, "paper": 512}
+FURTHER_UPDATES: dict[Scale, int] = {"smoke": 5, "cpu": 30, "paper": 512}
 TIED = 0.05
 """Allocations are tied where their losses differ by less than this part of what training gained."""
 
 RECIPE_JOB: dict[Scale, tuple[int, int, int]] = {"smoke": (8, 8, 32), "cpu": (64, 64, 256), "paper": (64, 64, 1024)}
 """n_pert, B and T of the paper's recipe in the comparison with ours."""
-RECIPE_UPDATES: dict[Scale, int] = {"smoke": 6, "cpu": 25, "paper": 2000}
+RECIPE_UPDATES: dict[Scale, int] = {"smoke": 6, "cpu": 16, "paper": 2000}
 RATES: dict[str, tuple[float, ...]] = {"early": (1e-3, 2e-3, 4e-3), "late": (1e-4, 3e-4, 1e-3)}
-LATE_UPDATES: dict[Scale, int] = {"smoke": 10, "cpu": 1500, "paper": 20_000}
+LATE_UPDATES: dict[Scale, int] = {"smoke": 10, "cpu": 1000, "paper": 20_000}
 REFERENCE_WINDOWS: dict[Scale, int] = {"smoke": 64, "cpu": 512, "paper": 8192}
 AIM = 2.0
 

@@ -18,7 +18,7 @@ from thinwire.soma.config import TrainingConfig
 from thinwire.soma.run import SomaRun
 
 SHARED = "fixed-size"
-BUDGET_OPERATIONS: dict[Scale, float] = {"smoke": 2e9, "cpu": 5e12, "paper": 1.2e19}
+BUDGET_OPERATIONS: dict[Scale, float] = {"smoke": 2e9, "cpu": 3e12, "paper": 1.2e19}
 """Of an arm (Eq. 21). The paper's 150 GPU-hours of N = 2 are 65,000 updates of 1.8e14 operations."""
 SEARCH_OPERATIONS: dict[Scale, float] = {"smoke": 1e9, "cpu": 1e12, "paper": 2.4e16}
 NUM_STAGES = 4
@@ -220,7 +220,7 @@ ITEMS = (
         shows="test loss against aggregate device time at equal total size",
         paper="near 150 GPU-hours: N = 2 1.76, monolith 2.00 / 2.11 / 2.00 (n_pert 64 / 256 / 1024), EGGROLL 2.21",
         rule="N = 2 below every monolith and EGGROLL at equal device time, in every seed",
-        minutes={"smoke": 0.6, "cpu": 12, "paper": 100_000},
+        minutes={"smoke": 0.6, "cpu": 6, "paper": 100_000},
         find=find_figure_1,
     ),
     Item(
@@ -229,7 +229,7 @@ ITEMS = (
         shows="BPTT against zero-order training at common budgets",
         paper="BPTT lower at every budget: at 100 GPU-hours N = 1 2.03 / 1.01, N = 2 1.83 / 1.05, N = 8 2.02 / 1.18",
         rule="BPTT below zero-order at every budget, in every seed",
-        minutes={"smoke": 0.6, "cpu": 10, "paper": 100_000},
+        minutes={"smoke": 0.6, "cpu": 8, "paper": 100_000},
         find=find_table_5,
     ),
     Item(

@@ -143,7 +143,7 @@ ITEMS = (
         paper="early: independent lower by 0.0362, 0.0339, 0.0353 nats/byte after 1,000 updates; late: by 0.0003 in "
         "all three seeds; variance ratio 3.19-4.64 (4 predicted)",
         rule="summed minus independent test loss above zero in every seed, early and late; variance ratio 3.2-4.7",
-        minutes={"smoke": 0.3, "cpu": 15, "paper": 20_000},
+        minutes={"smoke": 0.3, "cpu": 10, "paper": 20_000},
         find=find,
     ),
 )

@@ -1,6 +1,7 @@
 """Does sharding lower an estimate's variance as the closed form says?  R_g at fixed weights (Fig. 10, appendix G.1)."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from math import sqrt
 from typing import Any
 
@@ -71,19 +72,12 @@ def find_fig10(place: Workplace) -> Findings:
     rows = []
     for num_experts in lab.sizes:
         for stage in STAGES:
-            inputs = [lab, effort, num_experts, stage, WINDOWS, list(AVERAGES)]
-
-            def compute(num_experts: int = num_experts, stage: Stage = stage) -> dict[str, Any]:
-                return measure_ensemble(place, num_experts=num_experts, stage=stage, windows=windows)
-
-            rows.append(place.part(f"n{num_experts}-{stage}", inputs=[_plain(one) for one in inputs], compute=compute))
+            inputs = [asdict(lab), asdict(effort), num_experts, stage, WINDOWS, list(AVERAGES)]
+            compute = partial(measure_ensemble, place, num_experts=num_experts, stage=stage, windows=windows)
+            rows.append(place.part(f"n{num_experts}-{stage}", inputs=inputs, compute=compute))
             task.advance()
     task.close()
     return Findings(_csv_rows(rows), _ours(rows), verdict_of(rows), _panels(rows), _notes(place))
-
-
-def _plain(value: Any) -> Any:
-    return vars(value) if hasattr(value, "__dict__") else value
 
 
 def measure_ensemble(place: Workplace, *, num_experts: int, stage: Stage, windows: Tensor) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class EggrollState:
         theta: float32 [M].
         streams: float32 [S, depth, d], where each stream's next update starts.
         update: updates made.
-        device_seconds: core-seconds spent on updates so far: elapsed time by threads.
+        device_seconds: CPU-seconds that all threads spent on updates so far.
     """
 
     theta: Tensor
@@ -126,7 +126,7 @@ def evaluate_update(
         RunFailedError: a loss is not finite.
         InterruptedRunError: ``should_stop`` said so; nothing has changed.
     """
-    started, update = time.perf_counter(), state.update + 1
+    started, update = time.process_time(), state.update + 1
     windows = torch.from_numpy(job.streams.windows(update))
     losses = _population_losses(job, state, windows=windows, compute=compute, should_stop=should_stop)
     train_loss = float(losses.mean())
@@ -134,7 +134,7 @@ def evaluate_update(
     slopes = (losses[:, 0] - losses[:, 1]) / (2 * job.config.rules.sigma)
     signs = fitness_signs(losses)
     moved = _move(job, state, signs, windows=windows, compute=compute)
-    seconds = state.device_seconds + (time.perf_counter() - started) * compute.threads
+    seconds = state.device_seconds + time.process_time() - started
     record = SignRecord(
         update=update,
         train_loss=train_loss,
