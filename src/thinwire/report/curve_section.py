@@ -3,19 +3,25 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from thinwire.config.fingerprint import flatten
 from thinwire.report.curves import COSTS, Cost, curves_figure, run_lines
 from thinwire.report.facts import format_loss
 from thinwire.report.lines import AxisScale, Line, loss_ceiling
 from thinwire.report.markup import attribute, figure, paragraph, text
-from thinwire.report.records import Method, Run
+from thinwire.report.records import Run
 from thinwire.report.svg import inline_svg
 
 COST_WORDS = {"updates": "updates", "byte_forwards": "byte-forwards", "device_seconds": "device-seconds"}
-VALIDATED_ON: dict[Method, str] = {
-    "soma": "The seed run is validated on windows of the whole corpus, each expert on held-out windows of its own "
-    "cluster, so the curves of different experts are not comparable with one another. Experts start where the seed run "
-    "ended.",
-    "eggroll": "The model is validated on windows of the validation split, scored as the test's are.",
+VALIDATED_ON = {
+    "semantic": "held-out windows of its own cluster, so the curves of different experts are not comparable with one "
+    "another",
+    "random": "held-out windows of its own random shard",
+    "iid": "the same held-out windows",
+}
+STARTED_FROM = {
+    "warm": "Experts start where the seed run ended.",
+    "cold": "Experts start from random bodies with the seed run's E; their curves stand behind its costs.",
+    "frozen_random_head": "Experts start from random bodies and a random E; their curves stand behind the seed run's.",
 }
 DASH_ARRAYS = {"solid": "none", "dashed": "5 2", "dotted": "2 2", "dash-dot": "5 2 1 2"}
 MARKER_SHAPES = {
@@ -41,7 +47,7 @@ def curves_section(run: Run, *, name: str) -> str:
         name=name,
         described=lambda cost: f"Validation loss of {run.name} against {COST_WORDS[cost]}: {curve_ends(lines)}",
     )
-    words = VALIDATED_ON[run.method]
+    words = validated_words(run)
     if any(line.level is not None for line in lines):
         words += " Horizontal lines are losses on the test windows."
     ceiling = loss_ceiling(lines)
@@ -50,8 +56,18 @@ def curves_section(run: Run, *, name: str) -> str:
     return legend(lines) + panels + paragraph(words, style="quiet")
 
 
+def validated_words(run: Run) -> str:
+    """On what the curves' losses are, and where the experts' begin."""
+    if run.method == "eggroll":
+        return "The model is validated on windows of the validation split, scored as the test's are."
+    flat = flatten(run.config)
+    own = VALIDATED_ON.get(str(flat.get("clusters.partition", "semantic")), "held-out windows of its own")
+    start = STARTED_FROM.get(str(flat.get("start", "warm")), "")
+    return f"The seed run is validated on windows of the whole corpus, each expert on {own}. {start}".strip()
+
+
 def panel_rows(draw: Callable[[Cost, AxisScale], Any], *, name: str, described: Callable[[Cost], str]) -> str:
-    """A panel for each cost; behind a fold the same with logarithmic axes.
+    """A panel for each cost; behind a fold the same with logarithmic axes (many experts as their mean).
 
     Args:
         draw: a figure of one panel.

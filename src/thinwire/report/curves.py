@@ -101,8 +101,10 @@ def curves_figure(
     axis: AxisScale = "linear",
     legend: Literal["below", "none"] = "below",
 ) -> Any:
-    """One panel for each cost, sharing the loss axis."""
+    """One panel for each cost, sharing the loss axis; on logarithmic axes many experts have their mean alone."""
     lines = run_lines(run)
+    if axis == "log":
+        lines = tuple(line for line in lines if not line.group)
     figure, panels = _panels(len(costs), legend=legend)
     for panel, cost in zip(panels, costs, strict=True):
         scale = scale_of(lines, cost, steps=UNITS[cost])

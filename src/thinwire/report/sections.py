@@ -144,10 +144,15 @@ def _grouped(value: object) -> str:
 def _clusters(run: Run, name: str) -> str:
     if run.clusters is None:
         return paragraph("The clusters are not found yet.", style="quiet")
-    clusters = run.clusters
+    clusters, partition = run.clusters, _partition(run)
+    if partition == "iid":
+        drawn = format_count(float(max(clusters.sizes, default=0)))
+        return paragraph(f"There are none: every expert draws from all {drawn} training windows (partition = iid).")
     smallest, largest = min(clusters.sizes, default=0), max(clusters.sizes, default=0)
     total, number = format_count(float(sum(clusters.sizes))), count_of(len(clusters.sizes), "cluster")
     words = f"{number} of {total} training windows; the largest has {largest:,}, the smallest {smallest:,}."
+    if partition == "random":
+        return paragraph(f"Random shards instead of clusters of like text (partition = random): {words}")
     caption = "Training windows by cluster; the line or stroke is an equal share."
     rows = [
         (f"cluster {cluster}", f"{size:,}", f"{fraction:.1%}", ", ".join(terms) or "none")
@@ -171,12 +176,19 @@ def _cluster_table(rows: Sequence[tuple[str, str, str, str]]) -> str:
     )
 
 
+def _partition(run: Run) -> str:
+    """``semantic`` for runs from before there was another."""
+    return str(flatten(run.config).get("clusters.partition", "semantic"))
+
+
 def _matrix(run: Run, name: str) -> str:
     if run.matrix is None:
         return paragraph("The matrix is not there yet.", style="quiet")
     words = matrix_sentence(run.matrix)
     if run.matrix.num_experts == run.matrix.num_clusters == 1:
         return paragraph(words)
+    if _partition(run) == "iid":
+        return paragraph("All experts are validated on the same windows, so none of them is an expert's own.")
     picture = inline_svg(
         matrix_figure(run.matrix), name=f"{name}-matrix", description=attribute(f"Loss matrix. {words}")
     )

@@ -94,6 +94,7 @@ def test_finished_run(make_run: MakeRun, tmp_path: Path) -> None:
     assert [path.name for path in files.csvs] == ["curves.csv", "results.csv", "clusters.csv", "matrix.csv"]
     assert {path.name for path in files.pngs} == {
         "curves.png",
+        "curves-log.png",
         "clusters.png",
         "matrix.png",
         "scores.png",
@@ -102,7 +103,7 @@ def test_finished_run(make_run: MakeRun, tmp_path: Path) -> None:
     for path in files.pngs:
         assert path.read_bytes().startswith(b"\x89PNG")
     svg_labels = [value for tag, name, value in found.attributes if tag == "svg" and name == "aria-label"]
-    assert len(svg_labels) == 7
+    assert len(svg_labels) == 10
     assert not list((tmp_path / "out").rglob("*.tmp"))
 
 
@@ -237,3 +238,24 @@ def test_text_is_escaped_and_codes_are_set_apart() -> None:
 
 def test_file_name_keeps_to_plain_characters() -> None:
     assert file_name("../a b/<c>") == "..-a-b-c-"
+
+
+@pytest.mark.parametrize(
+    ("partition", "start", "words"),
+    [
+        ("iid", "warm", ("draws from all", "the same held-out windows", "where the seed run ended", "none of them is")),
+        ("random", "cold", ("Random shards instead of clusters", "own random shard", "random bodies with the seed")),
+        ("semantic", "frozen_random_head", ("top terms", "held-out windows of its own cluster", "a random E")),
+    ],
+)
+def test_controls_are_not_described_as_clusters(
+    make_run: MakeRun, partition: str, start: str, words: tuple[str, ...]
+) -> None:
+    folder = make_run(num_experts=3)
+    record = json.loads((folder / "config.json").read_text())
+    record["config"]["clusters"]["partition"], record["config"]["start"] = partition, start
+    (folder / "config.json").write_text(json.dumps(record))
+    found = check_harmless(render_page(collect_runs([folder])))
+    for expected in words:
+        assert expected in found.text
+    assert ("Clusters and their top terms" in found.text) == (partition == "semantic")
