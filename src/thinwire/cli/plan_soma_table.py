@@ -1,4 +1,4 @@
-"""How does a person read a SOMA plan?  A table within 80 columns: one option for each N beside the paper's and the own."""
+"""How does a person read a SOMA plan?  A table within 80 columns: one option for each N, the paper's and the own."""
 
 import sys
 from pathlib import Path

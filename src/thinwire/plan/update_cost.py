@@ -31,8 +31,8 @@ LONG_BYTES, LONG_OPERATIONS = 192, 3e9
 """A timed call reads at most so many bytes of each window, fewer where the expert is wide."""
 STATE_COPIES = 5
 """theta, its successor, Adam's two moments and the gradient."""
-PROCESS_BYTES = 350_000_000
-"""choice: a worker with Python, PyTorch and Numba loaded, before any weight; measured 300 to 340 MB on Linux."""
+PROCESS_BYTES = 440_000_000
+"""choice: a worker with Python, PyTorch, Numba and its kernels loaded, whatever its size; its peak was 436 MB on Linux."""
 
 
 class BatchCost(NamedTuple):

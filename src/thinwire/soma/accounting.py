@@ -43,7 +43,7 @@ class Conventions(NamedTuple):
     Attributes:
         recorded_means: sum over experts of U_e t_e, each expert's updates times its recorded mean update.
         physical: what was allocated to the experts while they trained, idle and validating devices too, from the
-            run's log; None where a start in it has no end.
+            run's log; None where it has no such stage, or a start in it has no end.
         reference_rate: all updates at one rate, by default the slowest expert's mean.
         normalised_rate: all updates at another, by default the fastest expert's mean.
     """
@@ -152,8 +152,10 @@ def _job_cost(name: str, folder: JobFolder, *, per_byte: int) -> JobCost | None:
 
 def _physical_seconds(folder: RunFolder) -> float | None:
     """Devices times elapsed time of the stages that trained experts; seconds are whole in the log."""
-    total = 0.0
-    for started, ended in _stages(folder):
+    stages, total = list(_stages(folder)), 0.0
+    if not stages:
+        return None
+    for started, ended in stages:
         if ended is None:
             return None
         begin, end = (datetime.datetime.fromisoformat(event["time"]) for event in (started, ended))

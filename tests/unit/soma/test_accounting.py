@@ -60,6 +60,11 @@ def test_totals_are_sums_and_conventions_enclose_them(tmp_path: Path) -> None:
 
 def test_a_stage_without_an_end_leaves_the_allocation_unknown(tmp_path: Path) -> None:
     seed = STARTED | {"jobs": ["seed"]}
+    assert run_cost(write_run(tmp_path / "none", [1.0, 1.0])).physical_seconds is None
+    assert (
+        run_cost(write_run(tmp_path / "seed", [1.0, 1.0], events=[seed, ENDED | {"jobs": ["seed"]}])).physical_seconds
+        is None
+    )
     assert run_cost(write_run(tmp_path / "a", [1.0, 1.0], events=[STARTED, STARTED, ENDED])).physical_seconds is None
     assert run_cost(write_run(tmp_path / "b", [1.0, 1.0], events=[seed, STARTED, ENDED])).physical_seconds == 60.0
 
