@@ -32,7 +32,7 @@ LONG_BYTES, LONG_OPERATIONS = 192, 3e9
 STATE_COPIES = 5
 """theta, its successor, Adam's two moments and the gradient."""
 PROCESS_BYTES = 440_000_000
-"""choice: a worker with Python, PyTorch, Numba and its kernels loaded, whatever its size; its peak was 436 MB on Linux."""
+"""choice: a worker with Python, PyTorch, Numba and its kernels loaded; its peak was 436 MB on Linux."""
 
 
 class BatchCost(NamedTuple):
