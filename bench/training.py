@@ -41,7 +41,7 @@ from thinwire.kernels.sign_probe.cpu_impl import perturb
 from thinwire.kernels.sign_probe.reference import gain_words
 from thinwire.kernels.timing import spread_of
 from thinwire.runs.layout import JobFolder
-from thinwire.soma import expert_job, expert_training, expert_update, job_log
+from thinwire.soma import expert_job, expert_update, job_checkpoint, job_log
 from thinwire.soma.config import Difference, TrainingConfig
 from thinwire.soma.expert_job import ExpertJob, ExpertState
 from thinwire.soma.expert_training import log_header
@@ -152,7 +152,7 @@ def one_round(job: ExpertJob, state: ExpertState, *, folder: JobFolder, log: Sca
         "record_seconds": seconds_of(lambda: log.append(evaluated.record)),
         "line_seconds": seconds_of(lambda: append_json_line(folder.log, job_log.update_line(job, evaluated.record))),
         "validation_seconds": seconds_of(lambda: expert_update.validation_loss(job, evaluated.state.expert, **compute)),
-        "checkpoint_seconds": seconds_of(lambda: expert_training._save(job, evaluated.state, folder)),
+        "checkpoint_seconds": seconds_of(lambda: job_checkpoint.save_state(job, evaluated.state, folder)),
         "probe_seconds": probe_seconds(case) / THREADS,
         "sum_seconds": seconds_of(lambda: weighted_probe_sum(weights, address=address, shape=SHAPE, threads=THREADS)),
     }
