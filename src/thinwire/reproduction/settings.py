@@ -77,7 +77,6 @@ def base_config(
     seed_run = replace(
         sizes.job,
         updates=sizes.seed_updates,
-        validate_every=50,
         learning_rate=4 * PAPER_SEED_RUN.learning_rate if is_smoke else 2 * PAPER_SEED_RUN.learning_rate,
         epsilon=PAPER_SEED_RUN.epsilon,
         decoder="trained",
