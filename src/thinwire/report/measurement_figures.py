@@ -21,11 +21,10 @@ def variance_figure(result: VarianceResult) -> Any:
     left.set_title("measured (blue, 95%) and predicted (stroke)", fontsize=FONT_POINTS, color=QUIET)
     left.set_xlabel("squared error over squared gradient", fontsize=FONT_POINTS)
     _rows(right, [f"{one.name}: {one.directions:,} × {one.batch:,}" for one in result.allocations])
-    for place, one in enumerate(result.allocations):
-        right.plot(one.variance, place, "o" if place else "D", color=BLUE if place else INK, markersize=6)
-        right.annotate(
-            f"{one.variance:,.4g}", (one.variance, place), (6, 5), textcoords="offset points", fontsize=FONT_POINTS
-        )
+    for place, allocation in enumerate(result.allocations):
+        variance = allocation.variance
+        right.plot(variance, place, "o" if place else "D", color=BLUE if place else INK, markersize=6)
+        right.annotate(f"{variance:,.4g}", (variance, place), (6, 5), textcoords="offset points", fontsize=FONT_POINTS)
     right.set_title("directions × windows, at equal forwards", fontsize=FONT_POINTS, color=QUIET)
     right.set_xlabel("predicted relative variance", fontsize=FONT_POINTS)
     for axes in (left, right):

@@ -72,13 +72,20 @@ class Stage(NamedTuple):
     device_seconds: float
 
 
-def prepared_run(place: Workplace, name: str, config: SomaConfig) -> SomaRun:
-    """A run with its clusters fitted and its seed run trained, and no expert: the base of arms. Made once."""
+def clustered_run(place: Workplace, name: str, config: SomaConfig) -> SomaRun:
+    """A run with its clusters fitted and nothing trained. Made once."""
     folder, corpus = place.out / RUNS / name, Corpus.open(place.data)
     with exclusive(folder):
         run = recipe.open_or_create(config, corpus=corpus, out=folder, preset=name, command=place.command)
         recipe.fit_clusters(run, corpus=corpus, voice=place.voice)
-        recipe.train_seed(run, corpus=corpus, voice=place.voice)
+    return run
+
+
+def prepared_run(place: Workplace, name: str, config: SomaConfig) -> SomaRun:
+    """A run with its clusters fitted and its seed run trained, and no expert: the base of arms. Made once."""
+    run = clustered_run(place, name, config)
+    with exclusive(run.folder.root):
+        recipe.train_seed(run, corpus=Corpus.open(place.data), voice=place.voice)
     return run
 
 
@@ -138,19 +145,27 @@ def jobs_of(place: Workplace, run: SomaRun, arm: Arm, *, start: Start, updates: 
     ]
 
 
+def ensemble_of(run: SomaRun, experts: list[Expert]) -> Ensemble:
+    """The experts behind the run's router."""
+    decoders, routing = torch.stack([expert.decoder for expert in experts]), run.config.routing
+    thetas, router = stack_thetas(experts), run.router()
+    return Ensemble(thetas, decoders, run.shape, router, routing.active_experts, routing.prefix_bytes)
+
+
 def score_experts(place: Workplace, run: SomaRun, experts: list[Expert]) -> float:
     """Loss of the routed mixture on the run's own test windows, nats per byte."""
-    routing = run.config.routing
-    decoders = torch.stack([expert.decoder for expert in experts])
-    thetas, router = stack_thetas(experts), run.router()
-    ensemble = Ensemble(thetas, decoders, run.shape, router, routing.active_experts, routing.prefix_bytes)
     windows = corpus_windows(run.config, Corpus.open(place.data)).windows
-    return float(score_windows(ensemble, windows, threads=place.threads).mixture.mean())
+    return float(score_windows(ensemble_of(run, experts), windows, threads=place.threads).mixture.mean())
 
 
 def update_operations(shape: ExpertShape, training: TrainingConfig, *, num_experts: int) -> int:
     """Arithmetic operations of one update of all experts (Eq. 21); backpropagation as three forwards."""
     return num_experts * byte_forwards_per_update(training) * shape.operations_per_byte
+
+
+def evenly(last: int, *, num_stages: int) -> list[int]:
+    """Zero, and so many numbers of updates up to the last."""
+    return sorted({0, *(last * (part + 1) // num_stages for part in range(num_stages))})
 
 
 def identity(run: SomaRun, start: Start) -> list[Any]:
@@ -166,11 +181,16 @@ def _members(place: Workplace, run: SomaRun, arm: Arm, *, start: Start, updates:
     root = place.folder / ARMS / arm.name
     jobs = jobs_of(place, run, arm, start=start, updates=updates)
     members = [Member(job, JobFolder(root / job.fingerprint[:8] / f"{job.expert:03d}")) for job in jobs]
-    for _, folder in members:
+    forget_if_past([folder for _, folder in members], updates=updates)
+    return members
+
+
+def forget_if_past(folders: Sequence[JobFolder], *, updates: int) -> None:
+    """Remove jobs that are past a stage whose score was lost, and no longer hold it: they are trained again."""
+    for folder in folders:
         there = checkpoint.list_updates(folder.checkpoints)
         if updates not in there and max(there, default=0) > updates:
-            shutil.rmtree(folder.root)  # past this stage, whose score was lost: made again from the start
-    return members
+            shutil.rmtree(folder.root)
 
 
 def _train(members: list[Member], *, place: Workplace) -> None:

@@ -39,23 +39,25 @@ class Effort:
         batch: B of the base setting, and of one block.
         sets: sets of directions, each on blocks of its own.
         reference_windows: of each of two references, by number of experts; other numbers take the first entry.
-        together: windows of one backward pass.
     """
 
     directions: int
     batch: int
     sets: int
     reference_windows: tuple[tuple[int, int], ...]
-    together: int
 
     def windows_of(self, num_experts: int) -> int:
         return dict(self.reference_windows).get(num_experts, self.reference_windows[0][1])
 
+    def together(self, num_experts: int) -> int:
+        """Windows of one backward pass: more where the experts are few, and at least eight passes for their spread."""
+        return min(max(8, 64 // num_experts), self.windows_of(num_experts) // 8)
+
 
 EFFORTS: dict[Scale, Effort] = {
-    "smoke": Effort(directions=8, batch=2, sets=3, reference_windows=((1, 64),), together=8),
-    "cpu": Effort(directions=16, batch=4, sets=6, reference_windows=((1, 3072), (8, 2048), (256, 768)), together=8),
-    "paper": Effort(directions=64, batch=64, sets=8, reference_windows=((1, 8000), (8, 4000), (256, 1600)), together=8),
+    "smoke": Effort(directions=8, batch=2, sets=3, reference_windows=((1, 64),)),
+    "cpu": Effort(directions=16, batch=4, sets=6, reference_windows=((1, 8192), (8, 2048), (256, 768))),
+    "paper": Effort(directions=64, batch=64, sets=8, reference_windows=((1, 8000), (8, 4000), (256, 1600))),
 }
 
 
@@ -68,7 +70,7 @@ def measure_errors(place: Workplace, num_experts: int, stage: Stage) -> dict[str
     sets = {"first": count, "second": count, "estimates": effort.sets * blocks * effort.batch}
     windows = held_out_windows(place, sets=sets)
     moments = [
-        stacked_moments(experts, shape=shape, windows=windows[name], together=effort.together)
+        stacked_moments(experts, shape=shape, windows=windows[name], together=effort.together(num_experts))
         for name in ("first", "second")
     ]
     references = [Reference(moments[0].of(index), moments[1].of(index)) for index in range(len(experts))]

@@ -8,7 +8,17 @@ from dataclasses import replace
 from statistics import mean, stdev
 from typing import Any
 
-from thinwire.reproduction.arms import Arm, Stage, Start, cold_start, prepared_run, random_start, train_arm, warm_start
+from thinwire.reproduction.arms import (
+    Arm,
+    Stage,
+    Start,
+    clustered_run,
+    cold_start,
+    prepared_run,
+    random_start,
+    train_arm,
+    warm_start,
+)
 from thinwire.reproduction.item import Findings, Item, Panel, Scale, Series
 from thinwire.reproduction.settings import SIZES, base_config
 from thinwire.reproduction.verdicts import Paired, paired, together
@@ -73,7 +83,8 @@ def find(place: Workplace) -> Findings:
 
 def _run(place: Workplace, partition: Partition) -> SomaRun:
     name = f"base-n{NUM_EXPERTS}" + ("" if partition == "semantic" else f"-{partition}")
-    return prepared_run(place, name, base_config(place.scale, num_experts=NUM_EXPERTS, partition=partition))
+    config = base_config(place.scale, num_experts=NUM_EXPERTS, partition=partition)
+    return (prepared_run if partition == "semantic" else clustered_run)(place, name, config)
 
 
 def _claims(curves: Curves, *, seeds: tuple[int, ...]) -> Mapping[str, Paired]:

@@ -13,6 +13,7 @@ from thinwire.reproduction.arms import (
     Stage,
     Start,
     end_of,
+    evenly,
     identity,
     jobs_of,
     prepared_run,
@@ -190,7 +191,7 @@ def _tuned(
 ) -> list[list[Stage]]:
     """One curve a seed, at the rate that served the first seed best."""
     seeds, updates = SIZES[place.scale].seeds, RECIPE_UPDATES[place.scale]
-    stages = sorted({0, *(updates * (part + 1) // 5 for part in range(5))})
+    stages = evenly(updates, num_stages=5)
 
     def curve(rate: float, seed: int) -> list[Stage]:
         training = replace(recipe.training, learning_rate=rate)

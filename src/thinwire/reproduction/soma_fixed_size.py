@@ -6,15 +6,25 @@ Arms of all these items are shared: the folder ``fixed-size`` holds them.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
-from thinwire.reproduction.arms import Arm, Stage, prepared_run, train_arm, update_operations, warm_start
+from thinwire.reproduction.arms import (
+    Arm,
+    Stage,
+    end_of,
+    evenly,
+    prepared_run,
+    train_arm,
+    update_operations,
+    warm_start,
+)
 from thinwire.reproduction.eggroll_arm import eggroll_curve
 from thinwire.reproduction.item import Findings, Item, Panel, Scale, Series
 from thinwire.reproduction.settings import SIZES, base_config
 from thinwire.reproduction.verdicts import paired, together, value_at
 from thinwire.reproduction.workplace import Workplace
 from thinwire.soma.config import TrainingConfig
+from thinwire.soma.model import Expert
 from thinwire.soma.run import SomaRun
 
 SHARED = "fixed-size"
@@ -31,18 +41,41 @@ def fixed_run(place: Workplace, num_experts: int) -> SomaRun:
     return prepared_run(place, name, base_config(place.scale, num_experts=num_experts, size="fixed_total"))
 
 
-def trained(place: Workplace, num_experts: int, name: str, training: TrainingConfig, *, budget: float) -> list[Curve]:
+class Contestant(NamedTuple):
+    """N experts and their rule; ``name`` tells rules apart."""
+
+    num_experts: int
+    name: str
+    training: TrainingConfig
+
+
+def trained(place: Workplace, contestant: Contestant, *, budget: float) -> list[Curve]:
     """An arm for every seed, in stages up to the budget of operations."""
-    shared, run = replace(place, item=SHARED), fixed_run(place, num_experts)
-    cost = update_operations(run.shape, training, num_experts=num_experts)
-    last = max(NUM_STAGES, int(budget // cost))
-    stages = sorted({0, *(last * (part + 1) // NUM_STAGES for part in range(NUM_STAGES))})
+    shared, run = replace(place, item=SHARED), fixed_run(place, contestant.num_experts)
+    stages = stages_of(run, contestant, budget=budget)
     return [
-        train_arm(
-            shared, run, Arm(f"n{num_experts}-{name}-s{seed}", training, seed), start=warm_start(run), stages=stages
-        )
-        for seed in SIZES[place.scale].seeds
+        train_arm(shared, run, arm, start=warm_start(run), stages=stages) for arm in arms_of(place.scale, contestant)
     ]
+
+
+def ends_of(place: Workplace, contestant: Contestant, *, budget: float) -> list[list[Expert]]:
+    """The experts at the end of the same arms, one list a seed."""
+    shared, run = replace(place, item=SHARED), fixed_run(place, contestant.num_experts)
+    last = stages_of(run, contestant, budget=budget)[-1]
+    return [
+        end_of(shared, run, arm, start=warm_start(run), updates=last).experts
+        for arm in arms_of(place.scale, contestant)
+    ]
+
+
+def arms_of(scale: Scale, contestant: Contestant) -> list[Arm]:
+    num_experts, name, training = contestant
+    return [Arm(f"n{num_experts}-{name}-s{seed}", training, seed) for seed in SIZES[scale].seeds]
+
+
+def stages_of(run: SomaRun, contestant: Contestant, *, budget: float) -> list[int]:
+    last = int(budget // update_operations(run.shape, contestant.training, num_experts=contestant.num_experts))
+    return evenly(max(NUM_STAGES, last), num_stages=NUM_STAGES)
 
 
 def usual(place: Workplace, *, directions: int = 1) -> TrainingConfig:
@@ -75,15 +108,23 @@ def at_equal(
     return common, found
 
 
+def contestants(place: Workplace) -> dict[str, Contestant]:
+    """Of Figure 1, but for EGGROLL."""
+    return {
+        "N = 2": Contestant(2, "spsa", usual(place)),
+        "monolith": Contestant(1, "spsa", usual(place)),
+        "monolith, 4 n_pert": Contestant(1, "spsa-x4", usual(place, directions=4)),
+    }
+
+
 def find_figure_1(place: Workplace) -> Findings:
     budget = BUDGET_OPERATIONS[place.scale]
-    job = usual(place)
-    arms = {
-        "N = 2": trained(place, 2, "spsa", job, budget=budget),
-        "monolith": trained(place, 1, "spsa", job, budget=budget),
-        "monolith, 4 n_pert": trained(place, 1, "spsa-x4", usual(place, directions=4), budget=budget),
-    }
-    arms["EGGROLL"] = _eggroll(place, budget=budget)
+    arms = {name: trained(place, one, budget=budget) for name, one in contestants(place).items()}
+    shared, base = replace(place, item=SHARED), fixed_run(place, 2)
+    arms["EGGROLL"] = [
+        eggroll_curve(shared, base, seed=seed, budget=budget, num_stages=NUM_STAGES)
+        for seed in SIZES[place.scale].seeds
+    ]
     common, by_time = at_equal(arms, seconds)
     forwards, by_forwards = at_equal(arms, lambda curve: [float(stage.byte_forwards) for stage in curve])
     claims = {
@@ -108,20 +149,12 @@ def find_figure_1(place: Workplace) -> Findings:
     )
 
 
-def _eggroll(place: Workplace, *, budget: float) -> list[Curve]:
-    shared, base = replace(place, item=SHARED), fixed_run(place, 2)
-    return [
-        eggroll_curve(shared, base, seed=seed, budget=budget, num_stages=NUM_STAGES)
-        for seed in SIZES[place.scale].seeds
-    ]
-
-
 def find_table_5(place: Workplace) -> Findings:
     budget = BUDGET_OPERATIONS[place.scale]
     pairs = {
         n: (
-            trained(place, n, "spsa", usual(place), budget=budget),
-            trained(place, n, "bptt", backward(place), budget=budget / 4),
+            trained(place, Contestant(n, "spsa", usual(place)), budget=budget),
+            trained(place, Contestant(n, "bptt", backward(place)), budget=budget / 4),
         )
         for n in (1, 2, 8)
     }
@@ -160,9 +193,8 @@ def find_table_6(place: Workplace) -> Findings:
     for n in (1, 2):
         ends = []
         for rate, radius in settings:
-            name = f"search-{rate:g}-{radius:g}"
             training = replace(base, learning_rate=rate, epsilon=radius)
-            curves = trained(place, n, name, training, budget=budget)
+            curves = trained(place, Contestant(n, f"search-{rate:g}-{radius:g}", training), budget=budget)
             ends.append([curve[-1].loss for curve in curves])
             rows.append(
                 {"num_experts": n, "learning_rate": rate, "epsilon": radius, "mean_loss": mean(ends[-1])}

@@ -60,14 +60,14 @@ def test_rule_of_table_9() -> None:
         return [
             {
                 "text": text,
-                "num_experts": n,
+                "model": model,
                 "seed": seed,
-                "loss_nats_per_byte": (monolith if n == 1 else 2.0) + seed / 100,
+                "loss_nats_per_byte": (2.0 if model == "N = 2" else monolith) + seed / 100,
                 "scored_targets": 1_109_760 if text.endswith("valid") else targets,
                 "published_windows": True,
             }
             for text in ("own test", "wikitext valid", "wikitext test")
-            for n in (1, 2)
+            for model in ("N = 2", "monolith", "EGGROLL")
             for seed in range(seeds)
         ]
 
@@ -113,11 +113,7 @@ def test_every_scale_is_a_valid_run() -> None:
         check(soma_active_experts.ensemble_config(scale), where=scale)
 
 
-def test_wikitext_with_and_without_its_text(place: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def small(scale: str, *, num_experts: int, seed: int) -> SomaConfig:  # noqa: ARG001
-        return replace(CONFIG, seed=seed, clusters=replace(CONFIG.clusters, num_clusters=num_experts))
-
-    monkeypatch.setattr(soma_wikitext, "size_run", small)
+def test_wikitext_with_and_without_its_text(place: Workplace, tmp_path: Path) -> None:
     without = soma_wikitext.find_wikitext(place)
     assert without.verdict == "scale too small to tell"
     assert "wiki.valid.raw and wiki.test.raw not found" in without.notes
@@ -128,9 +124,11 @@ def test_wikitext_with_and_without_its_text(place: Workplace, tmp_path: Path, mo
         (texts / name).write_text(" = Title = \n" + "words of an article " * 40 + "\n = Next = \n" + "more " * 90)
     found = soma_wikitext.find_wikitext(replace(place, texts=tmp_path / "texts"))
     assert "not found" not in found.notes
-    scored = {(row["text"], row["num_experts"]): row["scored_targets"] for row in found.rows}
-    assert scored["wikitext test", 1] == scored["wikitext valid", 2] == 96 * (8 + 4)
+    scored = {(row["text"], row["model"]): row["scored_targets"] for row in found.rows}
+    assert scored["wikitext test", "monolith"] == scored["wikitext valid", "EGGROLL"] > 0
     assert [panel.title for panel in found.panels] == ["own test", "wikitext valid", "wikitext test"]
+    again = soma_wikitext.find_wikitext(replace(place, texts=tmp_path / "texts"))
+    assert again == found
 
 
 def test_figure_6_times_every_case(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
