@@ -10,6 +10,7 @@ from thinwire.reproduction.item import Item
 FAMILIES: tuple[str, ...] = (
     "soma_fixed_size",
     "soma_inference",
+    "soma_sweeps",
     "soma_losses",
     "soma_gradient_error",
     "soma_variance",
