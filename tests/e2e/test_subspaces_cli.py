@@ -235,7 +235,7 @@ SPOILT: dict[str, tuple[Callable[[Path], None], str]] = {
     "a damaged description": (description_is_no_json, "not JSON"),
     "a description that says nothing": (description_of_nothing, "does not fit"),
     "another configuration": (another_configuration, "does not fit"),
-    "a configuration of another version": (newer_configuration, "another version"),
+    "a configuration of another version": (newer_configuration, "as this version writes it"),
 }
 
 

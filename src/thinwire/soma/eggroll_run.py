@@ -8,15 +8,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from thinwire.base.errors import UserError
-from thinwire.config.fingerprint import from_record
 from thinwire.data.corpus import Corpus
 from thinwire.data.reopen import reopen
 from thinwire.runs import checkpoint
 from thinwire.runs.layout import JobFolder, RunFolder
+from thinwire.runs.settings import Method, read_settings
 from thinwire.soma.byte_counts import load_bigrams
 from thinwire.soma.eggroll_config import EggrollConfig
 
 KIND = "eggroll"
+EGGROLL = Method(KIND, "an EGGROLL")
 
 
 @dataclass(frozen=True)
@@ -37,18 +38,8 @@ class EggrollRun:
     def open(cls, root: Path) -> "EggrollRun":
         """Raises UserError where ``root`` is no run folder, or one of another method."""
         folder = RunFolder(root)
-        record = folder.read_config()
-        if record.get("kind") != KIND:
-            what = f"this run is of kind '{record.get('kind')}', not {KIND}"
-            raise UserError(what, where=str(folder.config), fix="give an EGGROLL run")
-        try:
-            return cls(folder, str(record["preset"]), from_record(EggrollConfig, record["config"]))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"config.json does not describe an EGGROLL run as this version writes it ({error})",
-                where=str(folder.config),
-                fix="restore it from a copy, or use the version of thinwire named in manifest.json",
-            ) from error
+        preset, config = read_settings(folder, EggrollConfig, method=EGGROLL)
+        return cls(folder, preset, config)
 
     @property
     def job_folder(self) -> JobFolder:

@@ -9,11 +9,12 @@ from typing import Any, Literal, NamedTuple
 
 from thinwire.base.errors import UserError
 from thinwire.base.files import read_json, read_json_lines
-from thinwire.config.fingerprint import from_record
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.runs.layout import JobFolder, RunFolder
+from thinwire.runs.settings import Method, read_settings
 from thinwire.soma.config import SomaConfig
 
+SOMA = Method("soma", "a SOMA")
 CostUnit = Literal["device_seconds", "byte_forwards", "operations"]
 
 
@@ -38,15 +39,7 @@ class CurvePoint(NamedTuple):
 
 def read_soma_config(folder: RunFolder) -> SomaConfig:
     """Raises UserError where the folder is no SOMA run of this version."""
-    record = folder.read_config()
-    if record.get("kind") != "soma":
-        what = f"this run is of kind '{record.get('kind')}', not soma"
-        raise UserError(what, where=str(folder.config), fix="give a SOMA run")
-    try:
-        return from_record(SomaConfig, record["config"])
-    except (KeyError, TypeError, AttributeError) as error:
-        what = f"config.json does not describe a SOMA run as this version writes it ({error})"
-        raise UserError(what, where=str(folder.config), fix="restore it from a copy") from error
+    return read_settings(folder, SomaConfig, method=SOMA)[1]
 
 
 def shape_of_run(config: SomaConfig) -> ExpertShape:

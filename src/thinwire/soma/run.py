@@ -6,18 +6,19 @@ from pathlib import Path
 import numpy as np
 
 from thinwire.base.errors import UserError
-from thinwire.config.fingerprint import from_record
 from thinwire.data.corpus import Corpus
 from thinwire.data.reopen import reopen
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.runs import checkpoint
 from thinwire.runs.layout import JobFolder, RunFolder
+from thinwire.runs.settings import read_settings
 from thinwire.soma.byte_counts import load_bigrams
 from thinwire.soma.clusters import Members, split_members
 from thinwire.soma.config import SomaConfig
 from thinwire.soma.expert_job import SEED_RUN, ExpertJob
 from thinwire.soma.model import Expert, initial_expert, shape_of
 from thinwire.soma.partitions import shard_of
+from thinwire.soma.recorded_curve import SOMA
 from thinwire.soma.router import Router
 
 SEED_NAME = "seed"
@@ -49,18 +50,8 @@ class SomaRun:
     def open(cls, root: Path) -> "SomaRun":
         """Raises UserError where ``root`` is no run folder, or one of another method."""
         folder = RunFolder(root)
-        record = folder.read_config()
-        if record.get("kind") != "soma":
-            what = f"this run is of kind '{record.get('kind')}', not soma"
-            raise UserError(what, where=str(folder.config), fix="give a SOMA run")
-        try:
-            return cls(folder, str(record["preset"]), from_record(SomaConfig, record["config"]))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"config.json does not describe a SOMA run as this version writes it ({error})",
-                where=str(folder.config),
-                fix="restore it from a copy, or use the version of thinwire named in manifest.json",
-            ) from error
+        preset, config = read_settings(folder, SomaConfig, method=SOMA)
+        return cls(folder, preset, config)
 
     @property
     def shape(self) -> ExpertShape:

@@ -8,10 +8,11 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from thinwire.base.errors import UserError
 from thinwire.config.check import Violations
-from thinwire.config.fingerprint import from_record
 from thinwire.runs.layout import RunFolder
+from thinwire.runs.settings import Method, read_settings
+
+SUBSPACES = Method("subspaces", "a context-parallel")
 
 CodecKind = Literal["plain", "subspace", "top_k", "quantised"]
 Exponential = Literal["taylor", "exact"]
@@ -238,20 +239,7 @@ def read_config(folder: RunFolder) -> SubspacesConfig:
     Raises:
         UserError: no run of this kind, or one of another version.
     """
-    record = folder.read_config()
-    if record.get("kind") != "subspaces":
-        raise UserError(
-            f"this is a run of another kind: {record.get('kind')!r}, not 'subspaces'",
-            where=str(folder.config),
-            fix="give a run that a subspaces preset made",
-        )
-    try:
-        return from_record(SubspacesConfig, record["config"])
-    except (KeyError, TypeError) as error:
-        fix = "use the version of thinwire that made the run (manifest.json names it)"
-        raise UserError(
-            f"the configuration is of another version: {error}", where=str(folder.config), fix=fix
-        ) from error
+    return read_settings(folder, SubspacesConfig, method=SUBSPACES)[1]
 
 
 def check(config: SubspacesConfig, *, where: str) -> None:

@@ -77,7 +77,7 @@ def test_mistakes(run: Path, here, tmp_path: Path) -> None:
     (soma / "config.json").write_text('{"kind": "soma", "config": {}}')
     cases = [
         (("measure", "trafic", run), "did you mean 'traffic'?"),
-        (("measure", "traffic", soma), "'soma', not 'subspaces'"),
+        (("measure", "traffic", soma), "'soma', not subspaces"),
         (("measure", "traffic", run / "empty"), "no config.json"),
         (("measure", "traffic", tmp_path / "absent"), "absent"),
         (("measure", "traffic", run, "--link", "fast"), "cannot read 'fast'"),
