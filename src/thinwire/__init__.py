@@ -29,11 +29,15 @@ if TYPE_CHECKING:
     from thinwire.data.prepare import PrepareOptions, prepare
     from thinwire.experiments.registry import preset
     from thinwire.report.page import write_report
+    from thinwire.soma.active_experts import measure_active_experts
+    from thinwire.soma.complementarity import measure_complementarity
     from thinwire.soma.config import SomaConfig
     from thinwire.soma.eggroll_config import EggrollConfig
     from thinwire.soma.ensemble import Ensemble, load_ensemble, score_bytes, score_windows
+    from thinwire.soma.measured_variance import measure_variance
     from thinwire.soma.replay import replay
     from thinwire.soma.scoring import loss_matrix
+    from thinwire.soma.throughput import measure_throughput
     from thinwire.subspaces.config import SubspacesConfig
     from thinwire.subspaces.language_model import LanguageModel, load_language_model
     from thinwire.subspaces.measured_traffic import measure_traffic
@@ -59,6 +63,10 @@ _HOMES = {
     "score_windows": "thinwire.soma.ensemble",
     "replay": "thinwire.soma.replay",
     "loss_matrix": "thinwire.soma.scoring",
+    "measure_active_experts": "thinwire.soma.active_experts",
+    "measure_complementarity": "thinwire.soma.complementarity",
+    "measure_throughput": "thinwire.soma.throughput",
+    "measure_variance": "thinwire.soma.measured_variance",
     "SubspacesConfig": "thinwire.subspaces.config",
     "LanguageModel": "thinwire.subspaces.language_model",
     "load_language_model": "thinwire.subspaces.language_model",
@@ -80,7 +88,11 @@ __all__ = [
     "load_ensemble",
     "load_language_model",
     "loss_matrix",
+    "measure_active_experts",
+    "measure_complementarity",
+    "measure_throughput",
     "measure_traffic",
+    "measure_variance",
     "prepare",
     "preset",
     "replay",
