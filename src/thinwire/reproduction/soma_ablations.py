@@ -136,7 +136,7 @@ ITEMS = (
         paper="semantic shards and a warm start lower the loss; training E through the decoder alone costs 0.029 "
         "nats/byte; a frozen random head is much worse (three seeds, backpropagation)",
         rule="by backpropagation, as the paper; test loss in every seed: random and IID above semantic, cold above "
-        "warm, decoder path above full gradient, frozen random head above cold; zero-order arms have their own verdicts",
+        "warm, decoder path above full gradient, frozen random head above cold; zero-order arms are judged apart",
         minutes={"smoke": 0.5, "cpu": 10, "paper": 10_000},
         find=find,
     ),
