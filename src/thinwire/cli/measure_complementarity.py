@@ -12,6 +12,7 @@ from thinwire.config.parse import parse
 from thinwire.runs.layout import RunFolder
 
 RESULT = "complementarity.json"
+TWO_EXPERTS = "errors of two experts about their mean are opposite, so the correlation of -1 says nothing"
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ def _print(record: dict[str, Any]) -> None:
             ("pairs", f"{record['num_pairs']:,} of {record['num_experts']} experts"),
             ("mean reduction", f"{record['mean_reduction']:.4f} nats/byte below the mean of the two"),
             ("slope", slope_words(record)),
+            *([("note", TWO_EXPERTS)] if record["num_experts"] == 2 else []),
         ]
     )
     print_columns(

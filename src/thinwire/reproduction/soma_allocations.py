@@ -22,7 +22,7 @@ from thinwire.reproduction.arms import (
 )
 from thinwire.reproduction.item import Findings, Item, Panel, Scale, Series, Verdict
 from thinwire.reproduction.settings import SIZES, base_config
-from thinwire.reproduction.verdicts import paired, together, value_at
+from thinwire.reproduction.verdicts import FEWEST_SEEDS, Paired, cost_to_fall_to, paired, together
 from thinwire.reproduction.workplace import Workplace
 from thinwire.soma import theory
 from thinwire.soma.config import TrainingConfig
@@ -41,8 +41,9 @@ ALLOCATIONS: dict[Scale, tuple[tuple[int, int], ...]] = {
 """n_pert of a batch, and accumulated batches of B windows each: as many directions an update for all."""
 START_UPDATES: dict[Scale, int] = {"smoke": 5, "cpu": 60, "paper": 2000}
 FURTHER_UPDATES: dict[Scale, int] = {"smoke": 5, "cpu": 30, "paper": 512}
-TIED = 0.05
-"""Allocations are tied where their losses differ by less than this part of what training gained."""
+TIED, LEAST_GAIN = 0.05, 0.005
+"""Allocations are tied where their losses differ by less than this part of what training gained, if it gained at least
+so many nats per byte."""
 
 RECIPE_JOB: dict[Scale, tuple[int, int, int]] = {"smoke": (8, 8, 32), "cpu": (64, 64, 256), "paper": (64, 64, 1024)}
 """n_pert, B and T of the paper's recipe in the comparison with ours."""
@@ -77,9 +78,7 @@ def find_table_11(place: Workplace) -> Findings:
     gap, gained = max(means.values()) - min(means.values()), before - mean(means.values())
     best, worst = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
     apart = paired([a - b for a, b in zip(ends[worst], ends[best], strict=True)])
-    verdict: Verdict = "agrees" if gap < TIED * gained else "scale too small to tell"
-    if gap >= TIED * gained and apart.low > 0:
-        verdict = "differs"
+    verdict = tied_verdict(gap, gained=gained, apart=apart, num_seeds=len(sizes.seeds))
     size = sizes.job.batch
     rows = [
         {"directions": n, "batch": a * size, "seed_index": index, **stage._asdict()}
@@ -96,6 +95,21 @@ def find_table_11(place: Workplace) -> Findings:
         f"N = {NUM_EXPERTS} (the paper: 8), width {sizes.width}, T = {sizes.job.window_bytes}, {updates} updates from "
         f"one start, rates held at 1e-3; {len(sizes.seeds)} seeds. Equal: arithmetic operations and directions.",
     )
+
+
+def tied_verdict(gap: float, *, gained: float, apart: Paired, num_seeds: int) -> Verdict:
+    """By Table 11's rule.
+
+    Args:
+        gap: between the best and the worst mean loss.
+        gained: what training lowered the loss by.
+        apart: the worst allocation's losses less the best one's, seed by seed.
+    """
+    if num_seeds < FEWEST_SEEDS or gained < LEAST_GAIN:
+        return "scale too small to tell"
+    if gap < TIED * gained:
+        return "agrees"
+    return "differs" if apart.low > 0 else "scale too small to tell"
 
 
 class Recipe(NamedTuple):
@@ -124,8 +138,7 @@ def find_recipe(place: Workplace) -> Findings:
         }
         ratios = [fewer_forwards(a, b) for a, b in zip(curves["paper"], curves["ours"], strict=True)]
         known = [ratio for ratio in ratios if ratio is not None]
-        is_enough = len(known) >= 3
-        verdicts.append(_judged(known) if is_enough else "scale too small to tell")
+        verdicts.append(recipe_verdict(known))
         words.append(
             f"{when}: {', '.join('-' if r is None else f'{r:.2f}' for r in ratios)} times fewer byte-forwards "
             f"(nu {terms.nu:.3g}; one-sided {ours.directions} x {ours.batch})"
@@ -170,19 +183,16 @@ def measured_terms(
 def fewer_forwards(papers: list[Stage], ours: list[Stage]) -> float | None:
     """How many times fewer byte-forwards ours takes to the other's last loss; None where it does not get there."""
     target = papers[-1].loss
-    falling = [ours[0]]
-    for stage in ours[1:]:
-        if stage.loss < falling[-1].loss:
-            falling.append(stage)
-    reached = value_at(
-        [-stage.loss for stage in falling], [float(stage.byte_forwards) for stage in falling], cost=-target
-    )
+    reached = cost_to_fall_to(target, costs=[stage.byte_forwards for stage in ours], losses=[s.loss for s in ours])
     if reached is None or reached == 0 or target >= papers[0].loss:
         return None
     return papers[-1].byte_forwards / reached
 
 
-def _judged(ratios: list[float]) -> Verdict:
+def recipe_verdict(ratios: list[float]) -> Verdict:
+    """By the rule of our own claim; a ratio for every seed that got there."""
+    if len(ratios) < FEWEST_SEEDS:
+        return "scale too small to tell"
     return "agrees" if min(ratios) > 1 and float(np.mean(ratios)) >= AIM else "differs"
 
 
@@ -222,7 +232,8 @@ ITEMS = (
         covers=(),
         shows="directions against batches at equal arithmetic",
         paper="(n_pert, B) = (64, 1024) 2.376587, (256, 256) 2.376575, (1024, 64) 2.376625: nearly tied",
-        rule=f"seed-mean losses within {TIED:.0%} of the gain; else differs where worst - best is above zero",
+        rule=f"with at least {FEWEST_SEEDS} seeds and {LEAST_GAIN} nats gained: mean losses within {TIED:.0%} of the "
+        "gain; else differs where worst - best is above zero",
         minutes={"smoke": 0.2, "cpu": 4, "paper": 2000},
         find=find_table_11,
     ),

@@ -3,7 +3,6 @@
 Larger batches are accumulated: every one of them has directions of its own, as in the paper.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import mean
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 from thinwire.reproduction.arms import Arm, Stage, evenly, prepared_run, train_arm, warm_start
 from thinwire.reproduction.item import Findings, Item, Panel, Scale, Series
 from thinwire.reproduction.settings import SIZES, base_config
-from thinwire.reproduction.verdicts import paired, together, value_at
+from thinwire.reproduction.verdicts import cost_to_fall_to, paired, together
 from thinwire.reproduction.workplace import Workplace
 from thinwire.soma.config import TrainingConfig
 
@@ -97,21 +96,14 @@ def _crossings(sweep: str, curves: dict[int, list[list[Stage]]]) -> list[dict[st
     rows = []
     for value, found in curves.items():
         costs = [
-            value_at([-s.loss for s in falling], [s.device_seconds for s in falling], cost=-target)
-            for falling in map(_falling, found)
+            cost_to_fall_to(target, costs=[s.device_seconds for s in curve], losses=[s.loss for s in curve])
+            for curve in found
         ]
         rows += [
             {"crossing_of": sweep, "value": value, "seed_index": i, "target_loss": target, "device_seconds": cost}
             for i, cost in enumerate(costs)
         ]
     return rows
-
-
-def _falling(curve: Sequence[Stage]) -> list[Stage]:
-    """The stages that are lower than all before them."""
-    kept = [curve[0]]
-    kept += [stage for i, stage in enumerate(curve) if i and stage.loss < min(s.loss for s in curve[:i])]
-    return kept
 
 
 _COSTS = {"updates": "updates of every expert", "device_seconds": "device-seconds, all experts"}

@@ -3,16 +3,17 @@
 The raw splits are looked for in the folder of further texts; without them nothing can be judged.
 """
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from thinwire.base.files import sha256_text
+from thinwire.config.fingerprint import as_record
 from thinwire.data.corpus import Corpus
 from thinwire.reproduction.arms import ensemble_of
-from thinwire.reproduction.eggroll_arm import eggroll_end
+from thinwire.reproduction.eggroll_arm import eggroll_config, eggroll_end
 from thinwire.reproduction.item import Findings, Item, Panel, Series, Verdict
 from thinwire.reproduction.settings import SIZES
 from thinwire.reproduction.soma_fixed_size import (
@@ -93,7 +94,11 @@ def _losses(place: Workplace, model: str, windows: np.ndarray, *, text: str) -> 
         return {"losses": _of_experts(place, contestants(place)[model], windows)}
 
     cut = _cut(place)
-    inputs = [model, budget, sha256_text(windows.tobytes().hex()), cut.prefix_bytes, base.folder.read_data_record()]
+    made_by: list[Any] = [[one.num_experts, as_record(one.training)] for one in contestants(place).values()]
+    if model == "EGGROLL":
+        made_by = [as_record(eggroll_config(place.scale, base=base, seed=seed)) for seed in SIZES[place.scale].seeds]
+    text_digest = hashlib.sha256(windows.tobytes()).hexdigest()
+    inputs = [model, budget, list(SIZES[place.scale].seeds), made_by, text_digest, cut.prefix_bytes]
     name = f"{model}-{text}".replace(" ", "-").replace(",", "")
     return list(place.part(name, inputs=inputs, compute=compute)["losses"])
 

@@ -68,7 +68,10 @@ class TrainingConfig:
     log_every: int = 10
     """Updates between two lines of log.jsonl."""
     estimator: Estimator = field(default="spsa", metadata=ADDED)
-    """spsa: forward passes alone; bptt: the exact gradient of the batch, the control that backpropagates (Table 5)."""
+    """spsa: forward passes alone; bptt: the exact gradient of the batch, the control that backpropagates (Table 5).
+
+    bptt reads neither ``directions`` nor ``difference`` nor ``epsilon``.
+    """
     tied_gradient: TiedGradient = field(default="decoder_path", metadata=ADDED)
     """What trains E: Eq. (7) alone, or the full gradient of the tied matrix, which only bptt knows (Fig. 9)."""
 
