@@ -25,7 +25,7 @@ class JobCost(NamedTuple):
         updates: made.
         byte_forwards: input bytes read by all forwards.
         operations: byte-forwards times F_N: Eq. (21) for this expert alone.
-        device_seconds: spent on updates; on a CPU wall time times threads.
+        device_seconds: spent on updates; on a CPU the CPU-seconds of the process (``expert_update.device_clock``).
         update_seconds: device-seconds of one update on average, between the first and the last line of the log.
     """
 

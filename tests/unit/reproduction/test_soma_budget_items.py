@@ -63,6 +63,12 @@ def test_rule_of_table_3() -> None:
     assert verdict_of(crowded, run_checks(crowded, config)) == "differs"
     for short in (cost_of(config, seconds=(0.01, 0.02)), cost_of(config, physical=None)):
         assert verdict_of(short, run_checks(short, config)) == "scale too small to tell"
+    short = cost_of(config, seconds=(0.01, 0.02))
+    checks = [check | {"check": "renamed"} for check in run_checks(short, config)]
+    assert {check["of"] for check in checks} == {"counts", "seconds"}
+    for quantity, expected in (("counts", "differs"), ("seconds", "scale too small to tell")):
+        broken = [check | {"holds": check["of"] != quantity} for check in checks]
+        assert verdict_of(short, broken) == expected
 
 
 def curve(*losses: float, count: int = 1) -> tuple[CurvePoint, ...]:
