@@ -1,7 +1,9 @@
 """``thinwire reproduce [ITEM ...]``: figures and tables of the paper, found again, ours beside the paper's."""
 
 import shlex
+import shutil
 import sys
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,6 @@ import tyro
 
 from thinwire.base.errors import UserError
 from thinwire.base.progress import Voice
-from thinwire.base.units import format_seconds
 from thinwire.cli.program import program
 from thinwire.cli.terminal import Terminal, print_columns, print_json, print_table
 from thinwire.config.parse import parse
@@ -38,7 +39,7 @@ class Arguments:
     list: bool = False
     """Only say how far each item is, and what it costs."""
     json: bool = False
-    """Print one JSON list."""
+    """Print one JSON list: of what was done, even where other items failed."""
 
 
 def main(argv: list[str]) -> None:
@@ -54,9 +55,9 @@ def main(argv: list[str]) -> None:
     if arguments.list:
         _list(chosen, out=out, arguments=arguments)
         return
-    from thinwire.reproduction.reproduce import Request, reproduce
+    from thinwire.reproduction.reproduce import ItemsFailedError, Request, reproduce
 
-    terminal = Terminal()
+    terminal, failed = Terminal(), None
     with terminal.progress() as progress:
         request = Request(
             scale=arguments.scale,
@@ -67,24 +68,40 @@ def main(argv: list[str]) -> None:
             command=shlex.join([program(), "reproduce", *argv]),
             voice=Voice(progress, terminal.say),
         )
-        outcomes = reproduce(chosen, request)
+        try:
+            outcomes = reproduce(chosen, request)
+        except ItemsFailedError as error:
+            outcomes, failed = error.outcomes, error
     if arguments.json:
         print_json(outcomes)
-        return
-    for outcome in outcomes:
-        _print(outcome, folder=out / outcome["item"])
+    else:
+        for outcome in outcomes:
+            _print(outcome, folder=out / outcome["item"])
+    if failed:
+        raise failed
 
 
 def _print(outcome: dict[str, Any], *, folder: Path) -> None:
-    rows = [(key, outcome[key]) for key in ("item", "verdict", "ours", "paper", "rule", "notes") if outcome[key]]
+    """Long texts in lines that fit the terminal; the folder whole, so that it can be copied."""
+    names = ("item", "verdict", "ours", "paper", "rule", "notes")
+    width = max(shutil.get_terminal_size().columns - max(map(len, names)) - 4, 20)
+    rows: list[tuple[str, str]] = []
+    for name in names:
+        lines = textwrap.wrap(outcome[name], width, break_long_words=False, break_on_hyphens=False)
+        rows += [(name if place == 0 else "", line) for place, line in enumerate(lines)]
     print_table([*rows, ("files", str(folder))])
     sys.stdout.write("\n")
 
 
 def _list(items: list[Item], *, out: Path, arguments: Arguments) -> None:
+    from thinwire.data.corpus import read_manifest
+    from thinwire.reproduction.folder import settled_text
     from thinwire.reproduction.outcome import list_entry
 
-    entries = [list_entry(item, out=out, scale=arguments.scale) for item in items]
+    text = settled_text(out, scale=arguments.scale)
+    if arguments.data:
+        text = read_manifest(arguments.data)["fingerprint"]
+    entries = [list_entry(item, out=out, scale=arguments.scale, text=text) for item in items]
     if arguments.json:
         print_json(entries)
         return
@@ -93,13 +110,33 @@ def _list(items: list[Item], *, out: Path, arguments: Arguments) -> None:
         for item, entry in zip(items, entries, strict=True)
     ]
     print_columns([f"scale {arguments.scale}", "state", "on two cores", "verdict"], lines)
+    rows = [("together", "less than their sum: items share runs")] if len(items) > 1 else []
+    if not out.exists():
+        rows.append(("nothing is there yet", str(out)))
     waiting = [entry["item"] for entry in entries if entry["state"] != "done"]
     if waiting:
-        where = ["--out", str(arguments.out)] if arguments.out else []
-        names = waiting if len(waiting) < len(items) else arguments.items
-        command = shlex.join([program(), "reproduce", *names, "--scale", arguments.scale, *where])
+        names = waiting if len(waiting) < len(items) else list(arguments.items)
+        rows.append(("to make what is missing", _command(names, arguments)))
+        if arguments.scale == "paper" and not arguments.data:
+            rows.append(("DATA", "a prepared folder, which the scale paper needs (thinwire prepare)"))
+    if rows:
         sys.stdout.write("\n")
-        print_table([("to make what is missing", command)])
+        print_table(rows)
+
+
+def _command(names: list[str], arguments: Arguments) -> str:
+    """What makes these items where the list looked for them."""
+    options: dict[str, object] = {"--scale": arguments.scale}
+    if arguments.data or arguments.scale == "paper":
+        options["--data"] = arguments.data or "DATA"
+    if arguments.texts:
+        options["--texts"] = arguments.texts
+    if arguments.out:
+        options["--out"] = arguments.out
+    if arguments.threads:
+        options["--threads"] = arguments.threads
+    words = [str(word) for option in options.items() for word in option]
+    return shlex.join([program(), "reproduce", *names, *words])
 
 
 def _names(item: Item) -> str:
@@ -108,4 +145,10 @@ def _names(item: Item) -> str:
 
 
 def _cost(item: Item, scale: Scale) -> str:
-    return f"about {format_seconds(60 * item.minutes[scale])}" if scale != "paper" else "for GPUs"
+    """In round numbers, as it is an estimate."""
+    if scale == "paper":
+        return "for GPUs"
+    minutes = item.minutes[scale]
+    if minutes < 0.9:
+        return f"about {max(round(6 * minutes), 1) * 10} s"
+    return f"about {round(minutes)} min" if minutes < 90 else f"about {round(minutes / 60)} h"

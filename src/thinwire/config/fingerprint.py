@@ -46,8 +46,18 @@ def from_record(kind: type[T], record: dict[str, Any]) -> T:
 
 def fingerprint(*parts: Any) -> str:
     """64 hexadecimal digits that change when any part does; dataclasses count by value."""
-    plain = [as_record(part) if dataclasses.is_dataclass(part) else part for part in parts]
-    return sha256_text(canonical_json(plain))
+    return sha256_text(canonical_json([_plain(part) for part in parts]))
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as records, at any depth of lists, tuples and dictionaries."""
+    if dataclasses.is_dataclass(value):
+        return as_record(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
 
 
 def flatten(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:

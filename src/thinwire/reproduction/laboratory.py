@@ -4,11 +4,11 @@ choice: they learn by backpropagation, each on its own disjoint part of the text
 What is measured on them holds at any weights, and backpropagation reaches trained ones in seconds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -28,9 +28,13 @@ from thinwire.reproduction.item import Scale
 from thinwire.reproduction.workplace import Workplace
 from thinwire.soma.model import initial_expert
 from thinwire.soma.stacked_gradients import StackedExperts, train_stacked
+from thinwire.soma.updates import AdamState
 
 ENSEMBLES = "ensembles"
 Stage = Literal["initial", "early", "late"]
+TRAINED: tuple[Stage, ...] = ("early", "late")
+NUM_CHECKPOINTS, LEAST_UPDATES = 20, 10
+"""Training keeps how far it is so many times, but not after fewer updates than these."""
 
 
 @dataclass(frozen=True)
@@ -106,27 +110,69 @@ def ensemble(place: Workplace, *, num_experts: int, stage: Stage) -> StackedExpe
     inputs = fingerprint(lab, num_experts, place.data_fingerprint)
     kept = _load(_path(place, num_experts, stage), inputs=inputs)
     if kept is None:
-        _train(place, start, num_experts=num_experts, inputs=inputs)
+        _train(place, TrainingState(start, None, 0), num_experts=num_experts, inputs=inputs)
         kept = _load(_path(place, num_experts, stage), inputs=inputs)
     if kept is None:
         raise RuntimeError("an ensemble that was just written cannot be read")
     return kept
 
 
-def _path(place: Workplace, num_experts: int, stage: Stage) -> Path:
-    return place.out / ENSEMBLES / f"n{num_experts}-{stage}.safetensors"
+class TrainingState(NamedTuple):
+    """Experts after ``done`` updates; Adam's moments of theta and of the heads, None before the first."""
+
+    experts: StackedExperts
+    moments: tuple[AdamState, AdamState] | None
+    done: int
 
 
-def _train(place: Workplace, start: StackedExperts, *, num_experts: int, inputs: str) -> None:
+def _path(place: Workplace, num_experts: int, name: str) -> Path:
+    return place.out / ENSEMBLES / f"n{num_experts}-{name}.safetensors"
+
+
+def _train(place: Workplace, start: TrainingState, *, num_experts: int, inputs: str) -> None:
+    """Both stages, going on where an earlier call was stopped; a batch depends on the number of its update alone."""
+    lab, batch_of = LABORATORIES[place.scale], _batches(place, num_experts=num_experts)
+    unfinished = _path(place, num_experts, "unfinished")
+    state = _load_state(unfinished, inputs=inputs) or start
+    if state.done >= lab.early and _load(_path(place, num_experts, "early"), inputs=inputs) is None:
+        state = start
+    task = place.voice.progress.task(f"laboratory, N={num_experts}", lab.late)
+    task.advance(state.done)
+
+    def counted(update: int) -> Tensor:
+        task.advance()
+        return batch_of(update)
+
+    every = max(lab.late // NUM_CHECKPOINTS, LEAST_UPDATES)
+    for end in sorted({lab.early, lab.late, *range(every, lab.late, every)}):
+        if end <= state.done:
+            continue
+        experts, moments = train_stacked(
+            state.experts,
+            shape=lab.shape(num_experts),
+            batch_of=counted,
+            updates=range(state.done + 1, end + 1),
+            learning_rate=lab.learning_rate,
+            states=state.moments,
+        )
+        state = TrainingState(experts, moments, end)
+        for stage in TRAINED:
+            if end == lab.updates_of(stage):
+                _save(_path(place, num_experts, stage), experts, inputs=inputs)
+        _save_state(unfinished, state, inputs=inputs)
+    unfinished.unlink(missing_ok=True)
+    task.close()
+
+
+def _batches(place: Workplace, *, num_experts: int) -> Callable[[int], Tensor]:
+    """Update -> the windows of every expert, each from its own part of the training text."""
     lab, corpus = LABORATORIES[place.scale], Corpus.open(place.data)
     size = lab.window_bytes
     parts = [np.arange(part, num_windows(corpus.train, window_bytes=size), num_experts) for part in range(num_experts)]
     if not all(len(part) for part in parts):
         raise _too_little(place, split="training")
-    task = place.voice.progress.task(f"laboratory, N={num_experts}", lab.late)
 
     def batch_of(update: int) -> Tensor:
-        task.advance()
         drawn = [
             draw_training_windows(
                 corpus.train,
@@ -142,21 +188,7 @@ def _train(place: Workplace, start: StackedExperts, *, num_experts: int, inputs:
         ]
         return torch.from_numpy(np.stack(drawn))
 
-    experts, states, done = start, None, 0
-    stages: tuple[Stage, ...] = ("early", "late")
-    for stage in stages:
-        updates = range(done + 1, lab.updates_of(stage) + 1)
-        experts, states = train_stacked(
-            experts,
-            shape=lab.shape(num_experts),
-            batch_of=batch_of,
-            updates=updates,
-            learning_rate=lab.learning_rate,
-            states=states,
-        )
-        _save(_path(place, num_experts, stage), experts, inputs=inputs)
-        done = lab.updates_of(stage)
-    task.close()
+    return batch_of
 
 
 def _save(path: Path, experts: StackedExperts, *, inputs: str) -> None:
@@ -175,6 +207,28 @@ def _load(path: Path, *, inputs: str) -> StackedExperts | None:
             return StackedExperts(file.get_tensor("theta"), file.get_tensor("decoder"))
     except SafetensorError:
         return None
+
+
+def _save_state(path: Path, state: TrainingState, *, inputs: str) -> None:
+    tensors = {"theta": state.experts.theta, "decoder": state.experts.decoder}
+    for name, moments in zip(tuple(tensors), state.moments or (), strict=True):
+        tensors |= {f"{name}-first": moments.first, f"{name}-second": moments.second}
+    metadata = {"inputs": inputs, "done": str(state.done)}
+    atomic_write(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
+
+
+def _load_state(path: Path, *, inputs: str) -> TrainingState | None:
+    """None where it is missing, made from other inputs, or damaged."""
+    experts = _load(path, inputs=inputs)
+    if experts is None:
+        return None
+    with safe_open(path, framework="pt") as file:
+        done = int(file.metadata()["done"])
+        body, head = (
+            AdamState(file.get_tensor(f"{name}-first"), file.get_tensor(f"{name}-second"), done)
+            for name in ("theta", "decoder")
+        )
+    return TrainingState(experts, (body, head), done)
 
 
 def held_out_windows(place: Workplace, *, sets: Mapping[str, int]) -> dict[str, UInt8[Tensor, "_ T1"]]:

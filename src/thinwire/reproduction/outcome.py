@@ -13,11 +13,12 @@ from thinwire.reproduction.item import Findings, Item, Scale
 from thinwire.reproduction.workplace import Workplace
 
 OUTCOME, ROWS, FIGURE = "outcome.json", "rows.csv", "figure.png"
-State = Literal["missing", "partial", "done"]
+State = Literal["missing", "partial", "outdated", "done"]
+"""missing: never begun; partial: begun; outdated: done by another version, from another text, or by another rule."""
 
 
 class Standing(NamedTuple):
-    """How far an item is in a folder; ``outcome`` is empty until it is done."""
+    """How far an item is in a folder; ``outcome`` is empty until it has been done once."""
 
     state: State
     outcome: dict[str, Any]
@@ -50,17 +51,29 @@ def keep_findings(place: Workplace, item: Item, findings: Findings) -> dict[str,
     return outcome
 
 
-def standing(item: Item, *, out: Path) -> Standing:
-    """Of an item in the folder of all items; raises UserError where its outcome is damaged."""
+def standing(item: Item, *, out: Path, text: str | None) -> Standing:
+    """Of an item in the folder of all items.
+
+    Its own folder is made when work on it begins, whatever it leaves there and in the shared folders.
+
+    Args:
+        text: fingerprint of the text that it should have learned from; None where that is not known.
+
+    Raises:
+        UserError: its outcome is damaged.
+    """
     folder = out / item.name
-    if (folder / OUTCOME).is_file():
-        return Standing("done", read_json(folder / OUTCOME))
-    return Standing("partial" if any(folder.glob("*/*.json")) else "missing", {})
+    if not (folder / OUTCOME).is_file():
+        return Standing("partial" if folder.is_dir() else "missing", {})
+    outcome = read_json(folder / OUTCOME)
+    wanted = (__version__, text or outcome.get("data_fingerprint"), item.rule)
+    is_current = (outcome.get("version"), outcome.get("data_fingerprint"), outcome.get("rule")) == wanted
+    return Standing("done" if is_current else "outdated", outcome)
 
 
-def list_entry(item: Item, *, out: Path, scale: Scale) -> dict[str, Any]:
-    """What ``thinwire reproduce --list --json`` says of an item."""
-    state, outcome = standing(item, out=out)
+def list_entry(item: Item, *, out: Path, scale: Scale, text: str | None = None) -> dict[str, Any]:
+    """What ``thinwire reproduce --list --json`` says of an item; ``text`` as for ``standing``."""
+    state, outcome = standing(item, out=out, text=text)
     return {
         "item": item.name,
         "scale": scale,
@@ -69,6 +82,7 @@ def list_entry(item: Item, *, out: Path, scale: Scale) -> dict[str, Any]:
         "ours": outcome.get("ours"),
         "paper": item.paper,
         "rule": item.rule,
+        "minutes": item.minutes[scale],
     }
 
 

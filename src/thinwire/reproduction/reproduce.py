@@ -3,23 +3,26 @@
 import errno
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from thinwire.base.errors import InterruptedRunError, RunFailedError, ThinwireError, UserError
-from thinwire.base.files import atomic_write, read_json, write_json
+from thinwire.base.files import atomic_write
 from thinwire.base.progress import Voice
+from thinwire.config.fingerprint import as_record, flatten
 from thinwire.data.corpus import read_manifest
 from thinwire.launch.local import available_cores
 from thinwire.report.figures import new_figure
 from thinwire.reproduction.corpus import usual_corpus
+from thinwire.reproduction.folder import settle
 from thinwire.reproduction.item import Item, Scale
 from thinwire.reproduction.outcome import keep_findings
 from thinwire.reproduction.workplace import Workplace
 from thinwire.runs.layout import exclusive
+from thinwire.soma.config import SomaConfig
 
-FAILURE, PLACE = "failure.txt", "reproduction.json"
+FAILURE = "failure.txt"
 DISK_IS_USELESS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -51,19 +54,40 @@ class Failure(NamedTuple):
     error: Exception
 
 
+class ItemsFailedError(RunFailedError):
+    """Some items failed.
+
+    Attributes:
+        outcomes: of all others, in order.
+    """
+
+    def __init__(self, failures: Sequence[Failure], *, outcomes: Sequence[dict[str, Any]], out: Path) -> None:
+        self.outcomes = list(outcomes)
+        lines = [f"{len(failures)} of {len(failures) + len(outcomes)} items failed; the others are done"]
+        for name, error in failures:
+            hint = "" if isinstance(error, ThinwireError) else f" ({out / name / FAILURE} has the place)"
+            lines += [f"  {name}: {_first_line(error)}{hint}"]
+            if isinstance(error, UserError):
+                lines.append(f"    fix: {error.fix}")
+        super().__init__("\n".join(lines))
+
+
 def reproduce(items: Sequence[Item], request: Request) -> list[dict[str, Any]]:
     """The outcome of every item, in order. What is there already, made from the same inputs, is kept.
 
     Raises:
-        UserError: ``data`` is no prepared folder, ``out`` holds another scale or text, matplotlib is missing, or the
-            only item wants something else.
-        RunFailedError: one or more items failed; all others are done.
+        UserError: ``data`` is no prepared folder, ``texts`` is no folder, ``out`` holds another scale or text,
+            matplotlib is missing, or the only item wants something else.
+        ItemsFailedError: one or more items failed; all others are done.
         InterruptedRunError, KeyboardInterrupt: a person stopped it; every finished part is kept.
     """
+    if request.texts is not None and not request.texts.is_dir():
+        raise UserError("there is no such folder of texts", where=str(request.texts), fix="check the path of --texts")
     new_figure(1.0)  # a missing package is said before any work
     data = request.data or usual_corpus(request.scale, out=request.out, voice=request.voice)
-    _settle(request, data=data)
-    outcomes, failures = [], []
+    settle(request.out, scale=request.scale, text=read_manifest(data)["fingerprint"])
+    outcomes: list[dict[str, Any]] = []
+    failures: list[Failure] = []
     for item in items:
         request.voice.say(f"{item.name}: {item.shows}")
         try:
@@ -79,9 +103,10 @@ def reproduce(items: Sequence[Item], request: Request) -> list[dict[str, Any]]:
             request.voice.say(f"{item.name}: failed: {_first_line(error)}")
             continue
         outcomes.append(outcome)
-        request.voice.say(f"{item.name}: {outcome['verdict']}: {outcome['ours']}")
+        if len(items) > 1:
+            request.voice.say(f"{item.name}: {outcome['verdict']}")
     if failures:
-        raise _failed(failures, total=len(items), out=request.out)
+        raise ItemsFailedError(failures, outcomes=outcomes, out=request.out)
     return outcomes
 
 
@@ -91,32 +116,37 @@ def _one(item: Item, request: Request, *, data: Path) -> dict[str, Any]:
         out=request.out,
         item=item.name,
         data=data,
-        voice=request.voice,
+        voice=_without_repeats(request.voice),
         threads=request.threads or available_cores(),
         texts=request.texts,
         command=request.command,
     )
     with exclusive(place.folder):
-        outcome = keep_findings(place, item, item.find(place))
+        try:
+            outcome = keep_findings(place, item, item.find(place))
+        except UserError as error:
+            raise _in_item(item, error) from error
         (place.folder / FAILURE).unlink(missing_ok=True)
     return outcome
 
 
-def _settle(request: Request, *, data: Path) -> None:
-    """Remember scale and text of a folder; raises UserError where it is another's."""
-    record = {"scale": request.scale, "data_fingerprint": read_manifest(data)["fingerprint"]}
-    path = request.out / PLACE
-    if not path.is_file():
-        write_json(path, record)
-        return
-    there = read_json(path)
-    if there != record:
-        what = "scale" if there.get("scale") != request.scale else "text"
-        raise UserError(
-            f"this folder holds items of another {what}; their numbers could not be compared",
-            where=str(request.out),
-            fix="give another --out, or the --data and --scale that it was begun with",
-        )
+def _without_repeats(voice: Voice) -> Voice:
+    """An item opens the same runs again and again; that they are kept is said once."""
+    said: set[str] = set()
+
+    def say(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            voice.say(text)
+
+    return replace(voice, say=say)
+
+
+def _in_item(item: Item, error: UserError) -> UserError:
+    """The same mistake with the item's name; an item's settings are its own, so that only more text can suit them."""
+    is_setting = error.where in flatten(as_record(SomaConfig()))
+    fix = "give more text with --data: the settings are the item's own" if is_setting else error.fix
+    return UserError(error.what, where=f"{item.name}: {error.where}", fix=fix)
 
 
 def _note(item: Item, error: Exception, *, out: Path) -> Failure:
@@ -125,16 +155,6 @@ def _note(item: Item, error: Exception, *, out: Path) -> Failure:
         text = "".join(traceback.format_exception(error))
         atomic_write(out / item.name / FAILURE, text.encode())
     return Failure(item.name, error)
-
-
-def _failed(failures: Sequence[Failure], *, total: int, out: Path) -> RunFailedError:
-    lines = [f"{len(failures)} of {total} items failed; the others are done"]
-    for name, error in failures:
-        hint = "" if isinstance(error, ThinwireError) else f" ({out / name / FAILURE} has the place)"
-        lines += [f"  {name}: {_first_line(error)}{hint}"]
-        if isinstance(error, UserError):
-            lines.append(f"    fix: {error.fix}")
-    return RunFailedError("\n".join(lines))
 
 
 def _first_line(error: Exception) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from thinwire import __version__
-from thinwire.base.errors import UserError
 from thinwire.base.files import read_json, write_json
 from thinwire.base.progress import Voice
 from thinwire.config.fingerprint import fingerprint
@@ -56,7 +55,7 @@ class Workplace:
 
         Args:
             name: a file's name, without a suffix.
-            inputs: plain values or dataclasses that decide the result.
+            inputs: plain values and dataclasses, in lists or dictionaries, that decide the result.
             compute: makes the result, plain finite values.
         """
         path = self.folder / PARTS / f"{name}.json"
@@ -80,21 +79,6 @@ class Workplace:
 
         folder = self.out / RUNS / name
         train(config, data=self.data, out=folder, preset=name, command=self.command, voice=self.voice)
-        return folder
-
-    def finished_run(self, name: str, *, made_by: str) -> Path:
-        """A run that another item trains.
-
-        Raises:
-            UserError: it is not there yet; the message names the command that makes it.
-        """
-        folder = self.out / RUNS / name
-        if not (folder / "results" / "test.json").is_file():
-            raise UserError(
-                f"the run '{name}' is missing or not finished",
-                where=str(folder),
-                fix=f"make it with: thinwire reproduce {made_by} --scale {self.scale} --out {self.out}",
-            )
         return folder
 
     @property

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+from thinwire.base.files import canonical_json, sha256_text
 from thinwire.config.fingerprint import as_record, differing_keys, fingerprint, flatten
 
 
@@ -57,3 +58,16 @@ def test_differing_keys_name_both_values() -> None:
         "seed: 1 there, 2 now",
     ]
     assert differing_keys(old, old) == []
+
+
+def test_dataclasses_count_by_value_at_any_depth() -> None:
+    assert fingerprint([Inner()], {"a": (1, Inner())}) == fingerprint(
+        [as_record(Inner())], {"a": [1, as_record(Inner())]}
+    )
+    assert fingerprint([Inner()]) != fingerprint([Inner(rate=7.0)])
+
+
+def test_plain_inputs_keep_the_fingerprint_they_had() -> None:
+    """Parts that were kept stay valid."""
+    plain = [1, (2.5, "three"), {"b": None, "a": [True, {"c": ()}]}]
+    assert fingerprint(plain, "text", "0.1") == sha256_text(canonical_json([plain, "text", "0.1"]))

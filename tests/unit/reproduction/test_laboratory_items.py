@@ -160,3 +160,31 @@ def test_totals_of_every_scale_are_about_equal() -> None:
     for lab in LABORATORIES.values():
         totals = [lab.total_parameters(n) for n in lab.sizes]
         assert max(totals) / min(totals) < 1.08
+
+
+def test_a_stopped_ensemble_goes_on_and_ends_the_same(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in the updates behind the checkpoint of update 10, then in none."""
+    whole = ensemble(Workplace("smoke", tmp_path / "whole", "toy", data, Voice(), 1), num_experts=2, stage="late")
+    place = Workplace("smoke", tmp_path / "stopped", "toy", data, Voice(), 1)
+    drawn, draw = [], laboratory.draw_training_windows
+
+    def stopping(*given: Any, update: int, **named: Any) -> np.ndarray:
+        drawn.append(update)
+        if update == 15 and drawn.count(15) == 1:
+            raise KeyboardInterrupt
+        return draw(*given, update=update, **named)
+
+    monkeypatch.setattr(laboratory, "draw_training_windows", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        ensemble(place, num_experts=2, stage="late")
+    drawn.append(-1)
+    late = ensemble(place, num_experts=2, stage="late")
+    assert min(drawn[drawn.index(-1) + 1 :]) == 11
+    assert torch.equal(late.theta, whole.theta)
+    assert torch.equal(late.decoder, whole.decoder)
+    assert sorted(path.name for path in (place.out / "ensembles").iterdir()) == [
+        "n2-early.safetensors",
+        "n2-late.safetensors",
+    ]
