@@ -1,5 +1,6 @@
 """``thinwire plan soma [PRESET | RUN] --budget 10h``: which N, n_pert, B and difference fit, in closed form."""
 
+import difflib
 import sys
 from dataclasses import dataclass
 from math import inf
@@ -13,13 +14,14 @@ from thinwire.base.files import read_json
 from thinwire.cli.plan_soma_table import print_plan
 from thinwire.cli.terminal import Terminal, print_json
 from thinwire.config.parse import parse
-from thinwire.experiments.registry import preset
+from thinwire.experiments.registry import PRESETS
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.launch.local import available_cores
 from thinwire.plan import quantities
 from thinwire.plan.noise import NoiseSource, assumed_noise, measured_noise
 from thinwire.plan.recorded_choice import choose_recorded, read_curves
-from thinwire.plan.soma import Planner, Question
+from thinwire.plan.soma import Planner
+from thinwire.plan.soma_question import Question
 from thinwire.plan.update_cost import UpdateCost, measure_update_cost
 from thinwire.runs.layout import RunFolder
 from thinwire.soma.config import SomaConfig, check
@@ -32,6 +34,8 @@ thinwire plan soma --help lists the flags; --curves RUN... lets recorded losses 
 """
 DEFAULT_PRESET = "soma-small"
 VARIANCE = "variance.json"
+MOST = 1e15
+"""choice: a count or a speed above it is a slip."""
 
 
 class Base(NamedTuple):
@@ -70,10 +74,12 @@ def main(argv: list[str]) -> None:
     arguments = _parse(base, rest, prog=f"thinwire plan soma {name or ''}".strip())
     check(arguments.config, where=base.name)
     question, terminal = _question(arguments), Terminal()
-    curves = read_curves(arguments.curves) if arguments.curves else []
-    noise = _noise(base, question, terminal)
+    curves = read_curves(arguments.curves, question=question) if arguments.curves else []
+    noise, warnings = _noise(base, question, terminal)
     costs = _costs(arguments, question, terminal)
     options = Planner(question, costs=costs, noise=noise).plan()
+    for warning in warnings:
+        terminal.say(f"warning: {warning}")
     recorded = None
     if curves and question.budget is not None:
         deadline = question.deadline_seconds
@@ -88,23 +94,38 @@ def main(argv: list[str]) -> None:
 def _base(name: str | None) -> Base:
     if name is not None and (Path(name) / "config.json").is_file():
         return Base(name, read_soma_config(RunFolder(Path(name))), Path(name))
-    found: Any = preset(name or DEFAULT_PRESET)
-    if not isinstance(found, SomaConfig):
-        fix = "leave the preset out, or give a SOMA one"
-        raise UserError(f"'{name}' is no preset of this method", where="thinwire plan soma", fix=fix)
-    return Base(name or DEFAULT_PRESET, found, None)
+    name, presets = name or DEFAULT_PRESET, soma_presets()
+    if name not in presets:
+        near = difflib.get_close_matches(name, presets, n=1)
+        raise UserError(
+            f"'{name}' is neither a SOMA preset nor a run's folder",
+            where="thinwire plan soma",
+            fix=f"did you mean '{near[0]}'?" if near else f"presets: {', '.join(presets)}",
+        )
+    return Base(name, presets[name], None)
+
+
+def soma_presets() -> dict[str, SomaConfig]:
+    """Of all presets those of this method."""
+    made = {name: make() for name, make in PRESETS.items()}
+    return {name: config for name, config in made.items() if isinstance(config, SomaConfig)}
+
+
+def _optional(kind: str, otherwise: str) -> Any:
+    """A flag that may be left out: what it takes, and what holds without it."""
+    return tyro.conf.arg(metavar=kind, help_behavior_hint=f"(default: {otherwise})")
 
 
 def _parse(base: Base, argv: list[str], *, prog: str) -> Arguments:
     def fill(
-        budget: str | None = None,
-        deadline: str | None = None,
+        budget: Annotated[str | None, _optional("AMOUNT", "no limit")] = None,
+        deadline: Annotated[str | None, _optional("DURATION", "no limit")] = None,
         devices: int = available_cores(),
-        memory: str | None = None,
+        memory: Annotated[str | None, _optional("MEMORY", "not asked")] = None,
         fixed: Literal["width", "size"] = "width",
-        updates: int | None = None,
+        updates: Annotated[int | None, _optional("INT", f"{base.config.experts.updates}")] = None,
         most_experts: int = 256,
-        speed: float | None = None,
+        speed: Annotated[float | None, _optional("FLOAT", "timed here")] = None,
         curves: tuple[Path, ...] = (),
         config: Annotated[SomaConfig, tyro.conf.arg(name="")] = base.config,
         json: bool = False,
@@ -120,8 +141,8 @@ def _parse(base: Base, argv: list[str], *, prog: str) -> Arguments:
             devices: That train at once; a device is a core, with the triton kernels a GPU.
             memory: Of one device, for example 4GB.
             fixed: Whether every expert keeps its width, or the ensemble its total size, as N changes.
-            updates: Wanted of every expert; by default as many as the preset or run makes.
-            most_experts: N = 1, 2, 4, ... up to this.
+            updates: Wanted of every expert.
+            most_experts: N = 1, 2, 4, ... and the configuration's own, none above this.
             speed: Byte-forwards a second of one device at the configuration's width, instead of measuring here.
             curves: Runs whose recorded losses choose among their settings where they cover the budget.
             json: Print one JSON object.
@@ -142,10 +163,12 @@ def _question(arguments: Arguments) -> Question:
         deadline = quantities.seconds(arguments.deadline, where="--deadline")
     for name in ("devices", "updates", "most_experts", "speed"):
         value = getattr(arguments, name)
-        if value is not None and value <= 0:
-            raise UserError(
-                "this must be above zero", where=f"--{name.replace('_', '-')} {value}", fix="give more, or leave it out"
-            )
+        if value is not None and not 0 < value <= MOST:
+            what = f"this must be a number above zero and at most {MOST:g}"
+            raise UserError(what, where=f"--{name.replace('_', '-')} {value}", fix="change it, or leave it out")
+    if arguments.speed is not None and arguments.speed < 1:
+        fix = "give byte-forwards a second, for example 1e6"
+        raise UserError("a device reads at least a byte a second", where=f"--speed {arguments.speed}", fix=fix)
     if deadline <= 0:
         raise UserError("a deadline must be above zero", where="--deadline", fix="for example 5h")
     return Question(
@@ -160,23 +183,22 @@ def _question(arguments: Arguments) -> Question:
     )
 
 
-def _noise(base: Base, question: Question, terminal: Terminal) -> NoiseSource:
-    """The run's own, measured now where it was not yet; else what is assumed, with a warning."""
-    window_bytes = question.window_bytes
+def _noise(base: Base, question: Question, terminal: Terminal) -> tuple[NoiseSource, list[str]]:
+    """The run's own, measured now where it was not yet; else what is assumed, with what to warn of."""
+    window_bytes, warnings = question.window_bytes, []
     if base.run is not None:
         kept = RunFolder(base.run).results / VARIANCE
         try:
-            return measured_noise(
-                read_json(kept) if kept.is_file() else _measure(base.run, terminal), window_bytes=window_bytes
-            )
+            record = read_json(kept) if kept.is_file() else _measure(base.run, terminal)
+            return measured_noise(record, window_bytes=window_bytes), []
         except UserError as error:
-            terminal.say(f"warning: the noise of {base.run} cannot be measured: {error.what}")
+            warnings.append(f"the noise of {base.run} cannot be measured: {error.what}")
     noise = assumed_noise(window_bytes)
-    terminal.say(
-        f"warning: nu = {noise.terms.nu:.3g} and a = d - 1 are assumed; they differ with text and training. "
-        "Give a run for its own (thinwire plan soma RUN ...)"
+    warnings.append(
+        f"nu = {noise.nu:.3g} and a gradient spread evenly over all weights are assumed; both differ with text and "
+        "training. Give a run for its own (thinwire plan soma RUN ...)"
     )
-    return noise
+    return noise, warnings
 
 
 def _measure(run: Path, terminal: Terminal) -> dict[str, Any]:
@@ -211,6 +233,7 @@ def _record(
     costs: dict[ExpertShape, UpdateCost],
     options: list[dict[str, Any]],
 ) -> dict[str, Any]:
+    terms = {shape: noise.terms_of(shape) for shape in costs}
     return {
         "kind": "plan-soma",
         "budget": None if question.budget is None else question.budget._asdict(),
@@ -221,8 +244,9 @@ def _record(
         "window_bytes": question.window_bytes,
         "wanted_updates": question.wanted_updates,
         "noise": {
-            "nu": noise.terms.nu,
-            "a": noise.terms_of(next(iter(costs)).num_parameters).a,
+            "nu": noise.nu,
+            "nu_probe_weighted": next(iter(terms.values())).nu,
+            "a_of_width": [{"width": shape.width, "a": of.a} for shape, of in terms.items()],
             "origin": noise.origin,
             "assumed": noise.is_assumed,
         },

@@ -2,10 +2,13 @@
 
 import sys
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from thinwire.base.units import format_count, format_seconds
 from thinwire.cli.terminal import print_columns, print_table
+
+SIGNS = {"central": "+-", "one_sided": "+"}
 
 
 def print_plan(record: dict[str, Any]) -> None:
@@ -21,37 +24,43 @@ def print_plan(record: dict[str, Any]) -> None:
     rows += [
         ("devices", f"{record['devices']}"),
         ("windows", f"{record['window_bytes']:,} bytes"),
-        ("noise", f"nu {noise['nu']:.3g}, a {noise['a']:,.0f}, {noise['origin']}"),
+        ("noise", noise["origin"]),
+        ("nu", f"{noise['nu']:.3g} (Eq. 17); {noise['nu_probe_weighted']:.3g} as the probes weight it"),
     ]
+    widths = ", ".join(f"{one['a']:,.0f} at width {one['width']}" for one in noise["a_of_width"])
+    rows += [("" if index else "a", line) for index, line in enumerate(wrap(widths, 66))]
     print_table(rows)
-    shown = [option for option in record["options"] if option["chosen"] or option["role"] != "best"]
+    shown = [option for option in record["options"] if option["chosen"] or option["role"] != "least"]
     header = ["", "N", "width", "n_pert", "B", "updates", "time", "variance", "cosine", "memory"]  # within 80 columns
     print_columns(header, [_cells(option) for option in shown])
     sys.stdout.write(
-        "\n  least: least variance at the wanted updates or as many as fit; paper: 64 x 64;\n"
-        "  own: the configuration's; !: more than a device's memory. Variance is relative\n"
-        "  (Eq. 17). It and the updates do not tell the loss: --curves RUN... chooses N.\n"
+        "\n  least: least variance at the wanted updates, or where they do not fit at the\n"
+        "  most that do; paper: 64 x 64; own: the configuration's; +-: central, +: one-\n"
+        "  sided; !: more than a device's memory. Variance is relative (Eq. 17). It and\n"
+        "  the updates do not tell the loss: --curves RUN... chooses N.\n"
     )
     if record["recorded"] is not None:
         _print_recorded(record["recorded"])
 
 
 def _cells(option: dict[str, Any]) -> list[str]:
-    names = {"best": "least", "paper": "paper", "own": "own"}
-    sign = {"central": "+-", "one_sided": "+"}[option["difference"]]
-    batch = f"{option['batch']:,}" + (f" x{option['accumulation']}" if option["accumulation"] > 1 else "")
     return [
-        f"{names[option['role']]} {sign}",
+        f"{option['role']} {SIGNS[option['difference']]}",
         f"{option['num_experts']}",
         f"{option['width']}",
         f"{option['directions']:,}",
-        batch,
+        _batch(option),
         format_count(option["updates"]),
         _duration(option["elapsed_seconds"]),
         f"{option['relative_variance']:.3g}",
         f"{option['expected_cosine']:.3f}",
         f"{option['memory_bytes'] / 1e6:,.0f} MB" + ("" if option["fits"] else "!"),
     ]
+
+
+def _batch(setting: dict[str, Any]) -> str:
+    """B, and A where it is not 1."""
+    return f"{setting['batch']:,}" + (f" x{setting['accumulation']}" if setting["accumulation"] > 1 else "")
 
 
 def _duration(seconds: float) -> str:
@@ -66,14 +75,18 @@ def _print_recorded(recorded: dict[str, Any]) -> None:
     for curve in recorded["curves"]:
         low, high = curve["loss_low"], curve["loss_high"]
         loss = "does not cover it" if low is None else f"{low:.4f} - {high:.4f}"
-        setting = f"{curve['num_experts']} x {curve['width']}, {curve['directions']} x {curve['batch']}"
-        lines.append([Path(curve["run"]).name[:28], setting, loss])
+        setting = f"{curve['num_experts']} x {curve['width']}, {curve['directions']} x {_batch(curve)}"
+        lines.append([Path(curve["run"]).name[:28], f"{setting} {SIGNS[curve['difference']]}", loss])
     print_columns(["recorded at this budget", "N x width, n_pert x B", "nats/byte"], lines)
     chosen = recorded["chosen"]
     if chosen is None:
         sys.stdout.write("\n  no recorded run covers this budget, so nothing chooses N\n")
         return
+    runs = chosen["runs"]
     sys.stdout.write(
-        f"\n  lowest recorded loss: N = {chosen['num_experts']}, n_pert = {chosen['directions']}, "
-        f"B = {chosen['batch']} ({chosen['loss_nats_per_byte']:.4f})\n"
+        f"\n  lowest recorded loss: {chosen['loss_nats_per_byte']:.4f} nats/byte"
+        f"{f', the mean of {len(runs)} seeds' if len(runs) > 1 else ''}\n"
+        f"  N = {chosen['num_experts']}, width {chosen['width']}, n_pert = {chosen['directions']}, "
+        f"B = {chosen['batch']}, A = {chosen['accumulation']}, {chosen['difference'].replace('_', '-')} differences\n"
     )
+    sys.stdout.write("".join(f"  run: {run}\n" for run in runs))

@@ -10,7 +10,6 @@ NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)\s*([a-zA-Z/]*)\s
 RATES = {"": 1.0, "bps": 1.0, "kbps": 1e3, "mbps": 1e6, "gbps": 1e9, "tbps": 1e12}
 """Bits per second; ``Mbit/s`` is read as ``Mbps``."""
 DURATIONS = {
-    "": 1.0,
     "s": 1.0,
     "ms": 1e-3,
     "us": 1e-6,
@@ -38,6 +37,8 @@ WORK: dict[str, CostUnit] = {
     "flop": "operations",
     "flops": "operations",
 }
+LARGEST = 1e60
+"""choice: a number above it is a slip; products of three of them still have a place in a float."""
 COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
 
 
@@ -50,7 +51,9 @@ def bits_per_s(text: str, *, where: str) -> float:
 
 
 def seconds(text: str, *, where: str) -> float:
-    """``20ms`` -> 0.02. Raises UserError where it is no duration."""
+    """``20ms`` -> 0.02; only 0 needs no unit. Raises UserError where it is no duration."""
+    if text.strip() == "0":
+        return 0.0
     return _parse(text, DURATIONS, where, "20ms, 1.5s, 12h or 30d")
 
 
@@ -62,9 +65,19 @@ def count(text: str, *, where: str) -> int:
 def _parse(text: str, units: dict[str, float], where: str, example: str) -> float:
     found = NUMBER.fullmatch(text)
     unit = found.group(2).lower() if found else ""
+    if found is not None and not unit and unit not in units:
+        raise UserError(
+            f"{text.strip()!r} has no unit", where=where, fix=f"give one of {', '.join(units)}: for example {example}"
+        )
     if found is None or unit not in units:
         raise UserError(f"cannot read {text!r}", where=where, fix=f"for example {example}")
-    return float(found.group(1)) * units[unit]
+    return _plausible(float(found.group(1)) * units[unit], text, where=where, example=example)
+
+
+def _plausible(value: float, text: str, *, where: str, example: str) -> float:
+    if value > LARGEST:
+        raise UserError(f"{text!r} is too large a number", where=where, fix=f"for example {example}")
+    return value
 
 
 def num_bytes(text: str, *, where: str) -> int:
@@ -89,17 +102,19 @@ def budget(text: str, *, where: str) -> Budget:
         UserError: it is none of them, or not above zero.
     """
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)\s*([a-z-]*)\s*", text, re.IGNORECASE)
-    fix = "for example 10h (device-hours), 3e12 byte-forwards or 1e15 ops"
+    example = "10h (device-hours), 3e12 byte-forwards or 1e15 ops"
+    fix = f"for example {example}"
     unit = found.group(2).lower() if found else ""
     if found is not None and unit in WORK:
-        amount, kind = float(found.group(1)), WORK[unit]
+        amount, kind = _plausible(float(found.group(1)), text, where=where, example=example), WORK[unit]
+    elif found is not None and not unit:
+        raise UserError(
+            f"{text.strip()!r} has no unit", where=where, fix=f"give s, min, h, d, w, byte-forwards or ops: {fix}"
+        )
     else:
         plain = re.sub(r"(device|core|gpu)-(?=hours?|seconds?)", "", text, flags=re.IGNORECASE)
         plain = re.sub(r"\s*hours?$", "h", re.sub(r"\s*seconds?$", "s", plain))
-        try:
-            amount, kind = seconds(plain, where=where), "device_seconds"
-        except UserError as error:
-            raise UserError(f"cannot read {text!r}", where=where, fix=fix) from error
+        amount, kind = _parse(plain, DURATIONS, where, example), "device_seconds"
     if amount <= 0:
         raise UserError("a budget must be above zero", where=f"{where} {text}", fix=fix)
     return Budget(amount, kind)

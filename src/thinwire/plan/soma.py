@@ -6,7 +6,6 @@ The seed run, clusters and scores are not counted (appendix H).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import ceil, floor, inf, log10
 from typing import Any, Literal, NamedTuple
 
@@ -15,85 +14,17 @@ from thinwire.base.units import format_bytes
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.plan.allocation import best_allocation_within
 from thinwire.plan.noise import NoiseSource
-from thinwire.plan.quantities import Budget
+from thinwire.plan.soma_question import Ensemble, Question
 from thinwire.plan.update_cost import LANES, UpdateCost, expert_memory_bytes
 from thinwire.soma.budget import Setting, most_updates
-from thinwire.soma.config import Difference, SomaConfig
-from thinwire.soma.equal_size import ensemble_size, width_for_size
+from thinwire.soma.config import Difference
+from thinwire.soma.equal_size import ensemble_size
 from thinwire.soma.theory import FEWEST_DIRECTIONS, expected_cosine, relative_variance
 
 DIFFERENCES: tuple[Difference, ...] = ("central", "one_sided")
-AROUND = (0.1, 0.3, 1, 3, 10)
-"""Parts of the wanted updates at which an allocation is looked for."""
 PAPER_SIDES = 64
-Role = Literal["best", "paper", "own"]
+Role = Literal["least", "paper", "own"]
 UNIT_WORDS = {"device_seconds": "s", "byte_forwards": " byte-forwards", "operations": " ops"}
-
-
-class Ensemble(NamedTuple):
-    """N experts of one shape."""
-
-    num_experts: int
-    shape: ExpertShape
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is planned.
-
-    Attributes:
-        config: what is fixed: depth, d_E, T, the decoder's mode, and the run's own allocation.
-        budget: C, of all experts together; None where only a deadline binds.
-        deadline_seconds: D, elapsed; infinite where only a budget binds.
-        devices: that train at once: cores, where the kernels run on the CPU.
-        memory_bytes: of one device; None does not ask.
-        fixed: whether every expert keeps the configuration's width, or the ensemble its total size.
-        wanted_updates: of every expert, where the budget allows so many.
-        most_experts: N goes up to this.
-    """
-
-    config: SomaConfig
-    budget: Budget | None
-    deadline_seconds: float
-    devices: int
-    memory_bytes: int | None
-    fixed: Literal["width", "size"]
-    wanted_updates: int
-    most_experts: int
-
-    @property
-    def window_bytes(self) -> int:
-        return self.config.experts.window_bytes
-
-    def aimed_updates(self) -> list[int]:
-        """Around the wanted ones, and tens of them downwards: a small budget is spent on what it can make."""
-        wanted = self.wanted_updates
-        below = (wanted // 10**power for power in range(len(str(wanted))))
-        return sorted({max(1, round(part * wanted)) for part in AROUND} | {max(1, updates) for updates in below} | {1})
-
-    def own_setting(self) -> Setting:
-        """The configuration's own allocation."""
-        job = self.config.experts
-        count = self.config.clusters.num_clusters
-        return Setting(count, job.directions, job.batch, job.accumulation, job.difference)
-
-    def ensembles(self) -> list[Ensemble]:
-        """N = 1, 2, 4, ... and the configuration's own, as far as wanted and as experts can be that narrow."""
-        model, decoder = self.config.model, self.config.experts.decoder
-        own = self.config.clusters.num_clusters
-        shape = ExpertShape(width=model.width, depth=model.depth, embed_width=model.embed_width)
-        total = ensemble_size(shape, num_experts=own, decoder=decoder)
-        found = []
-        for count in sorted({own, *(1 << power for power in range(self.most_experts.bit_length()))}):
-            if self.fixed == "size" and count != own:
-                try:
-                    width = width_for_size(model, total=total, num_experts=count, decoder=decoder).width
-                except ValueError:
-                    break
-                found.append(Ensemble(count, replace(shape, width=width)))
-            else:
-                found.append(Ensemble(count, shape))
-        return found
 
 
 class Step(NamedTuple):
@@ -144,6 +75,11 @@ def updates_of(question: Question, step: Step) -> int:
     )
 
 
+def smallest_update(num_experts: int, difference: Difference) -> Setting:
+    """On one window, with as few directions as the difference can do with."""
+    return Setting(num_experts, FEWEST_DIRECTIONS[difference], 1, 1, difference)
+
+
 class Planner:
     """Candidates of one question, from costs and noise that were measured before: nothing here takes a clock."""
 
@@ -162,9 +98,9 @@ class Planner:
         self._refuse_too_little(ensembles)
         options = []
         for ensemble in ensembles:
-            best = list(self._best(ensemble))
-            chosen = self._chosen(best)
-            options += [option | {"chosen": option is chosen} for option in best]
+            least = list(self._least(ensemble))
+            chosen = self._chosen(least)
+            options += [option | {"chosen": option is chosen} for option in least]
             options += [option | {"chosen": False} for option in self._given(ensemble)]
         return options
 
@@ -181,49 +117,61 @@ class Planner:
         return fitting
 
     def _refuse_too_little(self, ensembles: Sequence[Ensemble]) -> None:
+        """Names the flags that bind the update which comes nearest to fitting, and what it takes of them."""
         steps = [
-            self._step(ensemble, Setting(ensemble.num_experts, FEWEST_DIRECTIONS[difference], 1, 1, difference))
+            self._step(ensemble, smallest_update(ensemble.num_experts, difference))
             for ensemble in ensembles
             for difference in DIFFERENCES
         ]
         if any(updates_of(self.question, step) for step in steps):
             return
-        least_cost = min(steps, key=lambda step: step.cost)
-        least_time = min(steps, key=lambda step: step.elapsed_seconds)
         budget, deadline = self.question.budget, self.question.deadline_seconds
+
+        def excess(step: Step) -> tuple[float, float]:
+            """Of what the budget and the deadline allow; above 1 where they bind."""
+            return step.cost / (inf if budget is None else budget.amount), step.elapsed_seconds / deadline
+
+        nearest = min(steps, key=lambda step: (sum(part > 1 for part in excess(step)), max(excess(step))))
+        of_budget, of_deadline = excess(nearest)
         needs = []
-        if budget is not None:
-            needs.append(f'--budget "{_rounded_up(least_cost.cost)}{UNIT_WORDS[budget.unit]}"')
-        if deadline < inf:
-            needs.append(f"--deadline {_rounded_up(least_time.elapsed_seconds)}s")
+        if budget is not None and of_budget > 1:
+            needs.append(f'--budget "{_rounded_up(nearest.cost)}{UNIT_WORDS[budget.unit]}"')
+        if of_deadline > 1:
+            needs.append(f"--deadline {_rounded_up(nearest.elapsed_seconds)}s")
         raise UserError(
             "this does not suffice for a single update, however small",
             where=" ".join(need.split()[0] for need in needs),
             fix=f"the least that fits is {' and '.join(needs)}; useful runs take thousands of updates",
         )
 
-    def _best(self, ensemble: Ensemble) -> Iterator[dict[str, Any]]:
+    def _least(self, ensemble: Ensemble) -> Iterator[dict[str, Any]]:
         """The least variance at every number of updates, of both differences."""
-        terms = self.noise.terms_of(ensemble.shape.num_parameters)
+        smallest = [smallest_update(ensemble.num_experts, difference) for difference in DIFFERENCES]
+        most = {one.difference: updates_of(self.question, self._step(ensemble, one)) for one in smallest}
+        for updates in self.question.aimed_updates(max(most.values())):
+            for one in smallest:
+                if updates <= most[one.difference]:
+                    setting = self._least_noisy(ensemble, updates, one.difference) or one
+                    yield self._option(ensemble, setting, role="least", aimed_updates=updates)
+
+    def _least_noisy(self, ensemble: Ensemble, updates: int, difference: Difference) -> Setting | None:
+        """None where rounding leaves no room for the smallest update, which fits exactly."""
         question = self.question
-        for updates in question.aimed_updates():
-            budget = inf if question.budget is None else question.budget.amount
-            limit = Limit(budget / updates, question.deadline_seconds / updates)
-            for difference in DIFFERENCES:
+        budget = inf if question.budget is None else question.budget.amount
+        limit = Limit(budget / updates, question.deadline_seconds / updates)
 
-                def share(batch: int, difference: Difference = difference, limit: Limit = limit) -> float:
-                    """The part of what an update may take that one direction takes."""
-                    step = self._step(ensemble, Setting(ensemble.num_experts, 1, batch, 1, difference))
-                    return max(step.cost / limit.cost, step.elapsed_seconds / limit.seconds)
+        def share(batch: int) -> float:
+            """The part of what an update may take that one direction takes."""
+            step = self._step(ensemble, Setting(ensemble.num_experts, 1, batch, 1, difference))
+            return max(step.cost / limit.cost, step.elapsed_seconds / limit.seconds)
 
-                found = best_allocation_within(terms, direction_cost=share, limit=1.0, difference=difference)
-                if found is not None:
-                    setting = Setting(ensemble.num_experts, int(found.directions), int(found.batch), 1, difference)
-                    yield self._option(ensemble, setting, role="best", aimed_updates=updates)
+        terms = self.noise.terms_of(ensemble.shape)
+        found = best_allocation_within(terms, direction_cost=share, limit=1.0, difference=difference)
+        return found and Setting(ensemble.num_experts, int(found.directions), int(found.batch), 1, difference)
 
     def _chosen(self, options: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-        """choice: as many updates as wanted, or else the most below that, then the least variance. The closed form does
-        not know how many small steps are worth a better one."""
+        """choice: as many updates as wanted, or where they do not fit the most that do, then the least variance. The
+        closed form does not know how many small steps are worth a better one."""
         fitting = [option for option in options if option["fits"]]
         reached = [o for o in fitting if o["aimed_updates"] <= self.question.wanted_updates]
         most = max((option["aimed_updates"] for option in reached), default=None)
@@ -256,7 +204,7 @@ class Planner:
 
     def _option(self, ensemble: Ensemble, setting: Setting, *, role: Role, aimed_updates: int | None) -> dict[str, Any]:
         question, shape, step = self.question, ensemble.shape, self._step(ensemble, setting)
-        terms, updates = self.noise.terms_of(shape.num_parameters), updates_of(question, step)
+        terms, updates = self.noise.terms_of(shape), updates_of(question, step)
         variance = relative_variance(
             terms,
             directions=setting.directions,
