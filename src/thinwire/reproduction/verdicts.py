@@ -54,7 +54,7 @@ def together(verdicts: Iterable[Verdict]) -> Verdict:
     return "agrees" if found and all(verdict == "agrees" for verdict in found) else "scale too small to tell"
 
 
-def cost_to_fall_to(loss: float, *, costs: Sequence[float], losses: Sequence[float]) -> float | None:
+def cost_to_fall_to(loss: float, *, costs: Sequence[int | float], losses: Sequence[float]) -> float | None:
     """The cost at which a recorded curve first falls to a loss, linear between its points; None where it never does."""
     reached = [0]
     for i in range(1, len(losses)):
@@ -63,7 +63,7 @@ def cost_to_fall_to(loss: float, *, costs: Sequence[float], losses: Sequence[flo
     return value_at([-losses[i] for i in reached], [costs[i] for i in reached], cost=-loss)
 
 
-def value_at(costs: Sequence[float], losses: Sequence[float], *, cost: float) -> float | None:
+def value_at(costs: Sequence[int | float], losses: Sequence[float], *, cost: float) -> float | None:
     """A loss between recorded points, linear in the cost; None beyond either end."""
     if not costs[0] <= cost <= costs[-1]:
         return None
