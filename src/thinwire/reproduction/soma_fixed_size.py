@@ -119,12 +119,13 @@ def contestants(place: Workplace) -> dict[str, Contestant]:
 
 def find_figure_1(place: Workplace) -> Findings:
     budget = BUDGET_OPERATIONS[place.scale]
-    arms = {name: trained(place, one, budget=budget) for name, one in contestants(place).items()}
+    experts = {name: trained(place, one, budget=budget) for name, one in contestants(place).items()}
     shared, base = replace(place, item=SHARED), fixed_run(place, 2)
-    arms["EGGROLL"] = [
+    eggroll = [
         eggroll_curve(shared, base, seed=seed, budget=budget, num_stages=NUM_STAGES)
         for seed in SIZES[place.scale].seeds
     ]
+    arms = experts | {"EGGROLL": eggroll}
     common, by_time = at_equal(arms, seconds)
     forwards, by_forwards = at_equal(arms, lambda curve: [float(stage.byte_forwards) for stage in curve])
     claims = {
@@ -142,7 +143,10 @@ def find_figure_1(place: Workplace) -> Findings:
         rows,
         f"at {common:.3g} device-seconds: " + ", ".join(f"{name} {mean(v):.4f}" for name, v in by_time.items()),
         together(judged),
-        [_panel("equal total size", arms, seconds, "device-seconds, all experts")],
+        [
+            _panel("SPSA at equal total size", experts, seconds, "device-seconds, all experts"),
+            _panel("with EGGROLL", arms, seconds, "device-seconds, all experts"),
+        ],
         f"{_sizes(place)} At {forwards:.3g} byte-forwards: "
         + ", ".join(f"{name} {mean(v):.4f}" for name, v in by_forwards.items())
         + ". A byte-forward costs a monolith more arithmetic. Seed runs are left out, as in the paper.",

@@ -63,7 +63,7 @@ def cost_to_fall_to(loss: float, *, costs: Sequence[int | float], losses: Sequen
     return value_at([-losses[i] for i in reached], [costs[i] for i in reached], cost=-loss)
 
 
-def value_at(costs: Sequence[int | float], losses: Sequence[float], *, cost: float) -> float | None:
+def value_at(costs: Sequence[int | float], losses: Sequence[int | float], *, cost: float) -> float | None:
     """A loss between recorded points, linear in the cost; None beyond either end."""
     if not costs[0] <= cost <= costs[-1]:
         return None
