@@ -277,3 +277,14 @@ def test_no_option_has_more_experts_than_asked_for(here: "Here") -> None:
     options = json.loads(here("plan", "soma", *words, "--json").out)["options"]
     assert {option["num_experts"] for option in options} == {1, 2}
     assert {option["role"] for option in options} == {"least", "paper"}
+
+
+def test_the_page_shows_what_the_command_prints(here: "Here", repository: Path) -> None:
+    page = (repository / "docs/howto/plan-a-run.md").read_text()
+    command, table = page.split("```\n")[1], page.split("```\n")[3]
+    done = here(*command.split()[1:])
+    assert done.status == 0, done.err
+    assert done.out.decode().startswith(table)
+    own = next(line.split() for line in table.splitlines() if line.startswith("  own"))
+    other = (repository / "docs/howto/what-to-expect.md").read_text()
+    assert f"{own[-3]} for the preset `soma-small`" in other
