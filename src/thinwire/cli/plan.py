@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -165,8 +166,10 @@ def _compute_seconds(arguments: Arguments) -> float:
     where = "--compute-seconds, --flops-per-s"
     if len(given) > 1:
         raise UserError("the compute time is given twice", where=where, fix="give one of them")
-    if any(value <= 0 for value in given):
-        raise UserError("a compute time or speed must be above zero", where=where, fix="leave it out if it is unknown")
+    if not all(0 < value < inf for value in given):
+        raise UserError(
+            "a compute time or speed must be finite and above zero", where=where, fix="leave it out if it is unknown"
+        )
     if arguments.flops_per_s is not None:
         flops = step_flops(arguments.config, vocab_size=arguments.vocab_size)
         return flops / arguments.flops_per_s / arguments.config.launch.ranks
