@@ -134,10 +134,9 @@ def jobs_of(place: Workplace, run: SomaRun, arm: Arm, *, start: Start, updates: 
     corpus = Corpus.open(place.data)
     return [
         replace(
-            run.job(str(expert), corpus=corpus),
+            run.job(str(expert), corpus=corpus, start=start.experts[expert]),
             seed=arm.seed,
             config=replace(arm.training, updates=updates, checkpoint_every=max(updates, 1)),
-            start=start.experts[expert],
             moments=None if start.moments is None else start.moments[expert],
             summed_losses=run.num_experts if arm.is_summed else 1,
         )

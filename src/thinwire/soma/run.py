@@ -88,8 +88,11 @@ class SomaRun:
     def job_folder(self, name: str) -> JobFolder:
         return self.folder.seed if name == SEED_NAME else self.folder.expert(int(name))
 
-    def job(self, name: str, *, corpus: Corpus) -> ExpertJob:
+    def job(self, name: str, *, corpus: Corpus, start: Expert | None = None) -> ExpertJob:
         """The seed run (``"seed"``) or expert ``name`` = 0..N-1.
+
+        Args:
+            start: weights before its first update; None takes those that the configuration says.
 
         Raises:
             UserError: too little text, or an earlier stage is missing.
@@ -97,17 +100,17 @@ class SomaRun:
         config = self.config
         if name == SEED_NAME:
             expert, parts, training = SEED_RUN, self.seed_members(), config.seed_run
-            start, summed_losses = initial_expert(self.shape, seed=config.seed), 1
+            usual, summed_losses = initial_expert(self.shape, seed=config.seed), 1
         else:
             expert, parts, training = int(name), self.expert_members(int(name)), config.experts
-            start = self.expert_start()
+            usual = start or self.expert_start()
             summed_losses = self.num_experts if config.losses == "summed" else 1
         return ExpertJob(
             expert=expert,
             seed=config.seed,
             config=training,
             shape=self.shape,
-            start=start,
+            start=start or usual,
             shards=corpus.train,
             train=parts.train,
             validation=parts.validation,

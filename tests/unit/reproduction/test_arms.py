@@ -97,3 +97,12 @@ def test_fewer_forwards_are_read_where_the_curve_first_passes_the_other_ones_end
     assert fewer_forwards(papers, ours) == pytest.approx(200 / 75)
     assert fewer_forwards(papers, ours[:2]) is None
     assert fewer_forwards([stage(3.0, 0), stage(3.1, 100)], ours) is None
+
+
+def test_a_base_without_a_seed_run_trains_from_given_weights(tiny_data: Path, tmp_path: Path) -> None:
+    place, run = at_work(tiny_data, tmp_path)
+    clusters = replace(CONFIG.clusters, partition="random")
+    bare = arms.clustered_run(place, "bare", replace(CONFIG, clusters=clusters))
+    stages = train_arm(place, bare, Arm("one", JOB, seed=5), start=warm_start(run), stages=(0, 2))
+    assert stages[1].loss != stages[0].loss
+    assert bare.last_update(SEED_NAME) == 0
