@@ -17,6 +17,10 @@ LEGEND_ROW_INCHES = 0.24
 PANELS_A_ROW = 3
 
 
+MARKED_POINTS = 24
+"""A line of more points is drawn without markers, a cloud of more with small ones."""
+
+
 def draw(panels: Sequence[Panel]) -> Any:
     """A matplotlib ``Figure`` of one or more panels, with one legend for all of them.
 
@@ -62,7 +66,7 @@ def _draw_series(axes: Any, series: Series, *, colour: str, marker: str) -> None
         axes.plot(series.x, series.y, color=colour, linestyle="--", linewidth=1.1)
         return
     line = "-" if series.kind == "line" else "none"
-    size = 4.5 if len(series.x) <= 24 else 0
+    size = 4.5 if len(series.x) <= MARKED_POINTS else 2.5 if series.kind == "points" else 0
     axes.errorbar(
         series.x,
         series.y,
@@ -78,10 +82,14 @@ def _draw_series(axes: Any, series: Series, *, colour: str, marker: str) -> None
 
 
 def _scale_x(axes: Any, panel: Panel) -> None:
-    """Logarithmic: powers of two as plain numbers where every point is one of a few, as counts are; else decades."""
+    """Logarithmic: powers of two as plain numbers where every point is one of a few, as counts are; else decades.
+
+    Less than a decade stays linear: labels of its parts would run into each other.
+    """
     values = {float(x) for series in panel.series for x in series.x}
     if not values or not all(value >= 1 and log2(value).is_integer() for value in values):
-        axes.set_xscale("log")
+        if values and min(values) > 0 and max(values) >= 10 * min(values):
+            axes.set_xscale("log")
         return
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
