@@ -64,4 +64,5 @@ def test_our_recipe_must_win_in_every_seed_and_by_two_on_average() -> None:
     assert recipe_verdict([2.0, 2.5, 1.6]) == "agrees"
     assert recipe_verdict([4.0, 3.0, 0.9]) == "differs"
     assert recipe_verdict([1.5, 1.6, 1.7]) == "differs"
+    assert recipe_verdict([3.0, 3.0, None]) == "differs"
     assert recipe_verdict([3.0, 3.0]) == "scale too small to tell"
