@@ -100,17 +100,17 @@ class SomaRun:
         config = self.config
         if name == SEED_NAME:
             expert, parts, training = SEED_RUN, self.seed_members(), config.seed_run
-            usual, summed_losses = initial_expert(self.shape, seed=config.seed), 1
+            first, summed_losses = start or initial_expert(self.shape, seed=config.seed), 1
         else:
             expert, parts, training = int(name), self.expert_members(int(name)), config.experts
-            usual = start or self.expert_start()
+            first = start or self.expert_start()
             summed_losses = self.num_experts if config.losses == "summed" else 1
         return ExpertJob(
             expert=expert,
             seed=config.seed,
             config=training,
             shape=self.shape,
-            start=start or usual,
+            start=first,
             shards=corpus.train,
             train=parts.train,
             validation=parts.validation,
