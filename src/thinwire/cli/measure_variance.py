@@ -71,6 +71,7 @@ def _print(record: dict[str, Any]) -> None:
             ("experts", ", ".join(f"{e} (update {u:,})" for e, u in zip(*_both(record), strict=True))),
             ("nu", f"{record['nu']:.3g}, relative variance of one window's gradient"),
             ("a", f"{record['a']:,}; {record['probe_terms']['a']:,.0f} for the probes used"),
+            ("curvature", _curvature_words(record)),
             ("reference", f"{sets}, squared error {reference['relative_error']:.1%} of the gradient's square"),
         ]
     )
@@ -89,9 +90,17 @@ def _print(record: dict[str, Any]) -> None:
     print_columns(["", "measured", "predicted"], lines)
     own = allocations["own"]
     rows = [[f"the run's, {own['difference']}", *_cells(own)]]
-    rows += [[f"best, {difference}", *_cells(best)] for difference, best in allocations["best"].items()]
+    for name, words in (("best", "least variance"), ("cheapest", "least cost")):
+        rows += [[f"{words}, {difference}", *_cells(found)] for difference, found in allocations[name].items()]
     forwards = f"{allocations['window_forwards']:,} forwards of a window an update"
     print_columns([forwards, "n_pert", "B", "relative variance"], rows)
+
+
+def _curvature_words(record: dict[str, Any]) -> str:
+    costs = record["noise_costs"]
+    if costs is None:
+        return "not positive everywhere: what noise costs cannot be told here"
+    return f"batch noise costs a step {costs['batch']:,.0f} times as much as perturbation noise"
 
 
 def _both(record: dict[str, Any]) -> tuple[list[int], list[int]]:

@@ -141,7 +141,7 @@ def _parse(base: Base, argv: list[str], *, prog: str) -> Arguments:
             devices: That train at once; a device is a core, with the triton kernels a GPU.
             memory: Of one device, for example 4GB.
             fixed: Whether every expert keeps its width, or the ensemble its total size, as N changes.
-            updates: Wanted of every expert.
+            updates: Of every expert; from a thousandth to ten thousand times as many are tried.
             most_experts: N = 1, 2, 4, ... and the configuration's own, none above this.
             speed: Byte-forwards a second of one device at the configuration's width, instead of measuring here.
             curves: Runs whose recorded losses choose among their settings where they cover the budget.
@@ -247,6 +247,8 @@ def _record(
             "nu": noise.nu,
             "nu_probe_weighted": next(iter(terms.values())).nu,
             "a_of_width": [{"width": shape.width, "a": of.a} for shape, of in terms.items()],
+            "batch_cost": noise.costs.batch,
+            "signal_cost": noise.costs.signal,
             "origin": noise.origin,
             "assumed": noise.is_assumed,
         },

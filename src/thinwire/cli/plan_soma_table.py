@@ -27,17 +27,20 @@ def print_plan(record: dict[str, Any]) -> None:
         ("noise", noise["origin"]),
         ("nu", f"{noise['nu']:.3g} (Eq. 17); {noise['nu_probe_weighted']:.3g} as the probes weight it"),
     ]
+    rows.append(
+        ("costs", f"batch noise {noise['batch_cost']:,.0f}, signal {noise['signal_cost']:,.0f}, of one of probes")
+    )
     widths = ", ".join(f"{one['a']:,.0f} at width {one['width']}" for one in noise["a_of_width"])
     rows += [("" if index else "a", line) for index, line in enumerate(wrap(widths, 66))]
     print_table(rows)
     shown = [option for option in record["options"] if option["chosen"] or option["role"] != "least"]
-    header = ["", "N", "width", "n_pert", "B", "updates", "time", "variance", "cosine", "memory"]  # within 80 columns
+    header = ["", "N", "width", "n_pert", "B", "updates", "time", "variance", "worth", "memory"]  # within 80 columns
     print_columns(header, [_cells(option) for option in shown])
     sys.stdout.write(
-        "\n  least: least variance at the wanted updates, or where they do not fit at the\n"
-        "  most that do; paper: 64 x 64; own: the configuration's; +-: central, +: one-\n"
-        "  sided; !: more than a device's memory. Variance is relative (Eq. 17). It and\n"
-        "  the updates do not tell the loss: --curves RUN... chooses N.\n"
+        "\n  least: noise that costs least, in as many updates as are worth most; paper:\n"
+        "  64 x 64; own: the configuration's; +-: central, +: one-sided; !: more than a\n"
+        "  device's memory. Variance is relative (Eq. 17); worth: so many updates without\n"
+        "  noise. Neither tells a loss: --curves RUN... chooses N.\n"
     )
     if record["recorded"] is not None:
         _print_recorded(record["recorded"])
@@ -53,7 +56,7 @@ def _cells(option: dict[str, Any]) -> list[str]:
         format_count(option["updates"]),
         _duration(option["elapsed_seconds"]),
         f"{option['relative_variance']:.3g}",
-        f"{option['expected_cosine']:.3f}",
+        f"{option['noiseless_updates']:.3g}",
         f"{option['memory_bytes'] / 1e6:,.0f} MB" + ("" if option["fits"] else "!"),
     ]
 

@@ -15,7 +15,7 @@ Config = SomaConfig | EggrollConfig | SubspacesConfig
 PRESETS: dict[str, Callable[[], Config]] = {
     "demo": demo.demo,
     "soma-small": soma.soma_small,
-    "soma-small-one-sided": soma.soma_small_one_sided,
+    "soma-small-central": soma.soma_small_central,
     "soma-small-random-shards": soma.soma_small_random_shards,
     "soma-small-iid": soma.soma_small_iid,
     "soma-small-cold": soma.soma_small_cold,

@@ -6,10 +6,12 @@ from typing import Any
 
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.soma.exact_gradients import GAIN_DENSITY, ORDINARY_DENSITY
-from thinwire.soma.theory import CoordinateGroup, NoiseTerms, recorded_terms
+from thinwire.soma.theory import CoordinateGroup, NoiseCosts, NoiseTerms, recorded_terms
 
 SEEN_NU = ((128, 63.0), (1024, 15.0))
 """nu of windows of 128 and of 1,024 bytes: a width-32 expert after a seed run of 300 updates on English web text."""
+SEEN_COSTS = NoiseCosts(batch=494.0, signal=521.0)
+"""Geometric means of what was seen early (1,207 and 809) and later (202 and 336); decision 0016."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,14 @@ class NoiseSource:
         measured: None where nobody measured anything.
         origin: where nu and a come from, for people.
         is_assumed: whether nobody measured them for this text, start and window size.
+        costs: what batch noise and the gradient cost a step, in units of perturbation noise.
     """
 
     nu: float
     measured: Measured | None
     origin: str
     is_assumed: bool
+    costs: NoiseCosts
 
     def terms_of(self, shape: ExpertShape) -> NoiseTerms:
         """Of an expert of this shape; nu does not depend on how its coordinates are grouped (appendix F.1).
@@ -76,20 +80,25 @@ def assumed_noise(window_bytes: int) -> NoiseSource:
     choice: nu falls with the window's length by the power law through two measured lengths, and the gradient is taken
     to be spread evenly; both change with text and training, so a plan from them says that they are assumed.
     """
-    return NoiseSource(SEEN_NU[-1][1] * _ratio(window_bytes), None, "assumed", True)
+    return NoiseSource(SEEN_NU[-1][1] * _ratio(window_bytes), None, "assumed", True, SEEN_COSTS)
 
 
 def measured_noise(record: dict[str, Any], *, window_bytes: int) -> NoiseSource:
-    """From ``RUN/results/variance.json``; for windows of another length nu is carried over by the assumed law."""
+    """From ``RUN/results/variance.json``; for windows of another length nu is carried over by the assumed law.
+
+    Costs that were not measured, or could not be told, are those seen elsewhere.
+    """
+    kept = record.get("noise_costs")
+    costs = NoiseCosts(**kept) if kept else SEEN_COSTS
     terms, nu = NoiseTerms(**record["probe_terms"]), record["nu"]
     updates = ", ".join(f"{update:,}" for update in sorted(set(record["updates"])))
     origin = f"measured at update {updates}"
     if record["window_bytes"] == window_bytes:
-        return NoiseSource(nu, Measured(terms, record["num_parameters"]), origin, False)
+        return NoiseSource(nu, Measured(terms, record["num_parameters"]), origin, False, costs)
     ratio = _ratio(window_bytes) / _ratio(record["window_bytes"])
     carried = terms._replace(nu=ratio * terms.nu, a_nu=ratio * terms.a_nu, baseline_nu=ratio * terms.baseline_nu)
     origin = f"{origin} on windows of {record['window_bytes']:,} bytes"
-    return NoiseSource(ratio * nu, Measured(carried, record["num_parameters"]), origin, True)
+    return NoiseSource(ratio * nu, Measured(carried, record["num_parameters"]), origin, True, costs)
 
 
 def _ratio(window_bytes: int) -> float:

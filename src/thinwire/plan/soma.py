@@ -1,8 +1,8 @@
 """Which N, n_pert, B and difference fit a budget, a deadline and the memory?  (Eqs. 6, 17, 18 and 22; section M.1)
 
-For every N the integers n_pert and B of least predicted variance are found at several numbers of updates, each spending
-the budget. Closed forms give variance and updates, not loss: between different N only recorded curves can choose.
-The seed run, clusters and scores are not counted (appendix H).
+For every N the integers n_pert and B whose noise costs least (decision 0016) are found at several numbers of updates,
+each spending the budget. Closed forms give variance and updates, not loss: between different N only recorded curves
+can choose. The seed run, clusters and scores are not counted (appendix H).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,10 +19,18 @@ from thinwire.plan.update_cost import LANES, UpdateCost, expert_memory_bytes
 from thinwire.soma.budget import Setting, most_updates
 from thinwire.soma.config import Difference
 from thinwire.soma.equal_size import ensemble_size
-from thinwire.soma.theory import FEWEST_DIRECTIONS, expected_cosine, relative_variance
+from thinwire.soma.theory import (
+    FEWEST_DIRECTIONS,
+    FORWARDS_PER_DIRECTION,
+    expected_cosine,
+    noiseless_share,
+    relative_variance,
+)
 
 DIFFERENCES: tuple[Difference, ...] = ("central", "one_sided")
 PAPER_SIDES = 64
+SMALLEST_TRIED = 256
+"""Forwards of a window: an expert's smallest update whose training has been compared (decision 0016)."""
 Role = Literal["least", "paper", "own"]
 UNIT_WORDS = {"device_seconds": "s", "byte_forwards": " byte-forwards", "operations": " ops"}
 
@@ -145,7 +153,7 @@ class Planner:
         )
 
     def _least(self, ensemble: Ensemble) -> Iterator[dict[str, Any]]:
-        """The least variance at every number of updates, of both differences."""
+        """The least noise at every number of updates, of both differences."""
         smallest = [smallest_update(ensemble.num_experts, difference) for difference in DIFFERENCES]
         most = {one.difference: updates_of(self.question, self._step(ensemble, one)) for one in smallest}
         for updates in self.question.aimed_updates(max(most.values())):
@@ -165,18 +173,21 @@ class Planner:
             step = self._step(ensemble, Setting(ensemble.num_experts, 1, batch, 1, difference))
             return max(step.cost / limit.cost, step.elapsed_seconds / limit.seconds)
 
-        terms = self.noise.terms_of(ensemble.shape)
-        found = best_allocation_within(terms, direction_cost=share, limit=1.0, difference=difference)
+        found = best_allocation_within(
+            self.noise.terms_of(ensemble.shape),
+            direction_cost=share,
+            limit=1.0,
+            difference=difference,
+            batch_weight=self.noise.costs.batch,
+        )
         return found and Setting(ensemble.num_experts, int(found.directions), int(found.batch), 1, difference)
 
     def _chosen(self, options: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-        """choice: as many updates as wanted, or where they do not fit the most that do, then the least variance. The
-        closed form does not know how many small steps are worth a better one."""
+        """choice: the one that is worth most, with no smaller updates than have been tried, unless none are larger: by
+        the closed form forwards are worth the more the smaller an update."""
         fitting = [option for option in options if option["fits"]]
-        reached = [o for o in fitting if o["aimed_updates"] <= self.question.wanted_updates]
-        most = max((option["aimed_updates"] for option in reached), default=None)
-        same = [option for option in reached if option["aimed_updates"] == most]
-        return min(same, key=lambda option: option["relative_variance"], default=None)
+        tried = [option for option in fitting if _window_forwards(option) >= SMALLEST_TRIED]
+        return max(tried or fitting, key=lambda option: option["noiseless_updates"], default=None)
 
     def _given(self, ensemble: Ensemble) -> Iterator[dict[str, Any]]:
         """The paper's allocation for every N, and the configuration's own."""
@@ -204,14 +215,10 @@ class Planner:
 
     def _option(self, ensemble: Ensemble, setting: Setting, *, role: Role, aimed_updates: int | None) -> dict[str, Any]:
         question, shape, step = self.question, ensemble.shape, self._step(ensemble, setting)
-        terms, updates = self.noise.terms_of(shape), updates_of(question, step)
-        variance = relative_variance(
-            terms,
-            directions=setting.directions,
-            batch=setting.batch,
-            difference=setting.difference,
-            accumulation=setting.accumulation,
-        )
+        terms, updates, costs = self.noise.terms_of(shape), updates_of(question, step), self.noise.costs
+        sides = setting._asdict()
+        del sides["num_experts"]
+        variance = relative_variance(terms, **sides)
         memory = self._memory(ensemble, batch=setting.batch)
         decoder = question.config.experts.decoder
         return {
@@ -229,10 +236,17 @@ class Planner:
             "byte_forwards": updates * setting.window_forwards * question.window_bytes,
             "operations": updates * setting.window_forwards * question.window_bytes * shape.operations_per_byte,
             "relative_variance": variance,
+            "noiseless_updates": updates * noiseless_share(terms, costs=costs, **sides),
             "expected_cosine": expected_cosine(terms, variance=variance),
             "memory_bytes": memory,
             "fits": question.memory_bytes is None or memory <= question.memory_bytes,
         }
+
+
+def _window_forwards(option: dict[str, Any]) -> int:
+    """Of one update of one expert."""
+    signs = FORWARDS_PER_DIRECTION[option["difference"]]
+    return int(signs * option["directions"] * option["batch"] * option["accumulation"])
 
 
 def _rounded_up(value: int | float) -> str:

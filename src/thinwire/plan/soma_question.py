@@ -9,7 +9,7 @@ from thinwire.soma.budget import Setting
 from thinwire.soma.config import SomaConfig
 from thinwire.soma.equal_size import ensemble_size, width_for_size
 
-AROUND = (0.001, 0.01, 0.1, 0.3, 1, 3, 10)
+AROUND = (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 """Parts of the wanted updates at which an allocation is looked for."""
 
 
@@ -31,7 +31,7 @@ class Question:
         devices: that train at once: cores, where the kernels run on the CPU.
         memory_bytes: of one device; None does not ask.
         fixed: whether every expert keeps the configuration's width, or the ensemble its total size.
-        wanted_updates: of every expert, where the budget allows so many.
+        wanted_updates: of every expert; allocations are looked for around it.
         most_experts: no N is above this, the configuration's own neither.
     """
 

@@ -35,7 +35,7 @@ class VarianceResult:
     compared: tuple[Compared, ...]
     """R_g, R and the cosine of each kind of difference."""
     allocations: tuple[Allocation, ...]
-    """The run's own first, then the best at as many forwards."""
+    """The run's own first, then at as many forwards those of least variance and, where measured, of least cost."""
 
 
 class Active(NamedTuple):

@@ -69,14 +69,15 @@ def variance_sentence(result: VarianceResult) -> str:
     experts = ", ".join(
         f"{expert} (update {update:,})" for expert, update in zip(result.experts, result.updates, strict=True)
     )
-    own, *best = result.allocations
     words = f"Measured on experts {experts}: nu = {result.nu:.3g} and a = {result.a:,.0f}."
-    if best:
-        least = min(best, key=lambda one: one.variance)
+    own, *others = result.allocations
+    if others:
+        better = others[-1]  # one-sided, and of least cost where that was measured
+        rule, _, kind = better.name.partition(", ")
         words += (
-            f" At as many forwards an update, {least.directions:,} {least.name.removeprefix('best, ')} directions of "
-            f"{least.batch:,} windows would have a relative variance of {least.variance:,.4g}; the run's own "
-            f"{own.directions:,} of {own.batch:,} have {own.variance:,.4g}."
+            f" At as many forwards an update, {better.directions:,} {kind} directions of {better.batch:,} windows have "
+            f"the {rule} and a relative variance of {better.variance:,.4g}; the run's own {own.directions:,} of "
+            f"{own.batch:,} have {own.variance:,.4g}."
         )
     return words
 

@@ -42,20 +42,22 @@ def _variance(record: Any) -> VarianceResult:
         measured = finite(error["without_reference_noise"])
         compared.append(Compared(f"R, {kind}", measured, spread, finite(error["predicted"])))
         compared.append(Compared(f"cosine, {kind}", finite(cosine["measured"]), None, finite(cosine["predicted"])))
-    own, best = record["allocations"]["own"], record["allocations"]["best"]
-    allocations = [_allocation(f"the run's, {str(own['difference']).replace('_', '-')}", own)]
-    allocations += [_allocation(f"best, {str(name).replace('_', '-')}", found) for name, found in best.items()]
+    allocations, own = record["allocations"], record["allocations"]["own"]
+    shown = [_allocation("the run's", own["difference"], own)]
+    for name, words in (("best", "least variance"), ("cheapest", "least cost")):
+        shown += [_allocation(words, difference, found) for difference, found in allocations.get(name, {}).items()]
     return VarianceResult(
         nu=finite(record["nu"]),
         a=finite(record["probe_terms"]["a"]),
         experts=tuple(int(expert) for expert in record["experts"]),
         updates=tuple(int(update) for update in record["updates"]),
         compared=tuple(compared),
-        allocations=tuple(allocations),
+        allocations=tuple(shown),
     )
 
 
-def _allocation(name: str, record: Any) -> Allocation:
+def _allocation(words: str, difference: Any, record: Any) -> Allocation:
+    name = f"{words}, {str(difference).replace('_', '-')}"
     return Allocation(name, int(record["directions"]), int(record["batch"]), finite(record["variance"]))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from thinwire.base.files import read_json
-from thinwire.experiments.soma import soma_paper, soma_small_one_sided
+from thinwire.experiments.soma import soma_paper, soma_small
 from thinwire.reproduction.item import Findings, Item, Panel, Scale, Series, Verdict
 from thinwire.reproduction.workplace import Workplace
 from thinwire.soma.active_experts import measure_active_experts
@@ -39,12 +39,12 @@ def ensemble_config(scale: Scale) -> SomaConfig:
         return soma_paper(count)
     routing = RoutingConfig(active_experts=ROUTED, prefix_bytes=256)
     if scale == "cpu":
-        small = soma_small_one_sided()
-        job = replace(small.experts, directions=128, updates=250, validate_every=50, plateau_updates=150)
+        small = soma_small()
+        job = replace(small.experts, directions=128, plateau_updates=150)
         return replace(
             small,
-            seed_run=replace(small.seed_run, directions=128, updates=400, plateau_updates=150),
-            experts=job,
+            seed_run=replace(job, updates=400, learning_rate=5e-3, validate_every=25, decoder="trained"),
+            experts=replace(job, updates=250, learning_rate=2.5e-3, validate_every=50),
             clusters=replace(small.clusters, num_clusters=count),
             routing=routing,
         )

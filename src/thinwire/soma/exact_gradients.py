@@ -17,8 +17,9 @@ from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.soma.model import Expert
 
 CHUNK_BYTES = 192 * 2**20
-SAVED_PER_BYTE = (80, 1024)
-"""Values that backpropagation keeps of one byte: so many times the width, and for the logits; rounded up."""
+SAVED_PER_BYTE = (16, 160, 1024)
+"""Values that backpropagation of one window keeps of one byte: so many times the width squared (what each step adds to
+the recurrent weights' gradients), so many times the width, and for the logits. Fitted to peaks at widths 8 to 64."""
 ORDINARY_DENSITY, GAIN_DENSITY = 0.5, 1.0
 
 
@@ -53,8 +54,9 @@ def probe_density(shape: ExpertShape) -> Float64[np.ndarray, " M"]:
 
 def windows_per_chunk(shape: ExpertShape, *, window_bytes: int, value_bytes: int) -> int:
     """Windows that backpropagation can hold at once in ``CHUNK_BYTES``."""
-    times_width, logits = SAVED_PER_BYTE
-    kept = window_bytes * (times_width * shape.width + logits) + 2 * shape.num_parameters
+    times_square, times_width, logits = SAVED_PER_BYTE
+    per_byte = times_square * shape.width**2 + times_width * shape.width + logits
+    kept = window_bytes * per_byte + 2 * shape.num_parameters
     return max(1, CHUNK_BYTES // (kept * value_bytes))
 
 

@@ -17,6 +17,7 @@ from thinwire.base.seeds import numpy_generator, stream_key
 from thinwire.data.windows import draw_training_windows
 from thinwire.kernels.sign_probe.api import ProbeAddress
 from thinwire.soma.config import Difference
+from thinwire.soma.curvature import NoiseCurvature, noise_curvature
 from thinwire.soma.exact_gradients import gradient_moments
 from thinwire.soma.expert_job import ExpertJob
 from thinwire.soma.job_checkpoint import load_state
@@ -41,6 +42,8 @@ from thinwire.soma.variance_record import DIFFERENCES, ExpertFindings, variance_
 
 FEWEST_REFERENCE_WINDOWS = 4
 REFERENCE_BYTES, USUAL_REFERENCE_WINDOWS = 32_768, 64
+CURVED_BYTES, USUAL_CURVED_WINDOWS, NOISY_WINDOWS = 16_384, 16, 8
+"""Of curvature: the text whose loss is curved, and the windows whose gradients are noise."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,20 @@ def _measure_expert(run: SomaRun, job: ExpertJob, *, name: str, effort: Effort, 
                 mean = np.mean([sample.estimate(difference) for sample in samples], axis=0)
                 found.append(error_of(mean, reference=reference))
     population = coordinate_groups(reference.both, shape=shape, is_population=True)
-    return ExpertFindings(job.expert, state.update, epsilon, reference, population, batches, spreads, errors)
+    curvature = _curvature(exact, job, noisy=first, curved=second)
+    return ExpertFindings(job.expert, state.update, epsilon, reference, population, curvature, batches, spreads, errors)
+
+
+def _curvature(exact: Expert, job: ExpertJob, *, noisy: torch.Tensor, curved: torch.Tensor) -> NoiseCurvature:
+    """From some of the two sets of reference windows."""
+    count = max(CURVED_BYTES // job.config.window_bytes, USUAL_CURVED_WINDOWS)
+    return noise_curvature(
+        exact,
+        shape=job.shape,
+        noisy=noisy[:NOISY_WINDOWS],
+        windows=curved[:count],
+        generator=numpy_generator(job.seed, "variance-curvature", job.expert),
+    )
 
 
 def _spreads(sample: DirectionSample, *, directions: int) -> tuple[Spread, Spread, Spread]:

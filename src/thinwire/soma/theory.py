@@ -65,6 +65,18 @@ class NoiseTerms(NamedTuple):
     alignment: float = 1.0
 
 
+class NoiseCosts(NamedTuple):
+    """What a unit of squared length costs a step, of what it costs where it is perturbation noise (decision 0016).
+
+    Attributes:
+        batch: kappa, for batch noise: the curvature along it over that along probes.
+        signal: c, for the estimate's mean, likewise.
+    """
+
+    batch: float = 1.0
+    signal: float = 0.0
+
+
 class Allocation(NamedTuple):
     """n_pert and B of one update, and its relative variance."""
 
@@ -137,16 +149,23 @@ def summed(blocks: Sequence[Block]) -> list[Block]:
 
 
 def relative_variance(
-    terms: NoiseTerms, *, directions: Number, batch: Number, difference: Difference, accumulation: Number = 1
+    terms: NoiseTerms,
+    *,
+    directions: Number,
+    batch: Number,
+    difference: Difference,
+    accumulation: Number = 1,
+    batch_weight: float = 1.0,
 ) -> float:
     """v = tr Cov g_hat / |E g_hat|^2 = a/n + nu/B + a nu/(n B), all directions on one batch (Eq. 17).
 
     Args:
         batch: B, sequences of a batch; infinite holds the batch fixed.
         accumulation: A batches, each with directions of its own, divide all of it by A (appendix F.1.2).
+        batch_weight: kappa, of nu/B alone; at 1 this is the variance, at ``NoiseCosts.batch`` what noise costs a step.
     """
     n = directions
-    v = terms.a / n + terms.nu / batch + terms.a_nu / (n * batch)
+    v = terms.a / n + batch_weight * terms.nu / batch + terms.a_nu / (n * batch)
     if difference == "one_sided":
         v += (terms.baseline + terms.baseline_nu / batch) / (n * (n - 1))
     return v / accumulation
@@ -195,8 +214,33 @@ def optimum(terms: NoiseTerms, *, product: Number) -> Allocation:
     return Allocation(directions, batch, v)
 
 
+def noiseless_share(
+    terms: NoiseTerms,
+    *,
+    costs: NoiseCosts,
+    directions: Number,
+    batch: Number,
+    difference: Difference,
+    accumulation: Number = 1,
+) -> float:
+    """How far an update comes of what one without noise would: c / (c + a/n + kappa nu/B + a nu/(n B)).
+
+    Both at their best step size. Of a step ``-eta g_hat`` on a quadratic the loss falls by ``(g.m)^2 / (2 tr H (m m^T +
+    S))`` at the best eta, m and S being the estimate's mean and covariance, and costs are curvatures (decision 0016).
+    """
+    noise = relative_variance(
+        terms,
+        directions=directions,
+        batch=batch,
+        difference=difference,
+        accumulation=accumulation,
+        batch_weight=costs.batch,
+    )
+    return costs.signal / (costs.signal + noise)
+
+
 def best_allocation(
-    terms: NoiseTerms, *, window_forwards: int, difference: Difference, accumulation: int = 1
+    terms: NoiseTerms, *, window_forwards: int, difference: Difference, accumulation: int = 1, batch_weight: float = 1.0
 ) -> Allocation:
     """The integers n_pert and B of least variance whose forwards fit (Eq. 18, "evaluate the feasible pairs").
 
@@ -204,6 +248,7 @@ def best_allocation(
         window_forwards: forward passes of one window in an update; a direction takes two on each window of its batch
             for central differences, one for one-sided ones.
         accumulation: A, fixed; the forwards are divided among the batches.
+        batch_weight: kappa of ``relative_variance``; above 1 it is the least cost of noise that is looked for.
 
     Raises:
         ValueError: the forwards do not suffice for one direction (two for one-sided differences) on one window.
@@ -215,15 +260,11 @@ def best_allocation(
         raise ValueError(f"{window_forwards} forwards of a window are too few; an update needs {needed}")
     sides = range(1, isqrt(product) + 1)  # v falls in both, so only pairs that neither can be raised in matter
     pairs = {(n, product // n) for n in sides} | {(product // b, b) for b in sides}
-    return min(
-        (
-            Allocation(
-                n,
-                b,
-                relative_variance(terms, directions=n, batch=b, difference=difference, accumulation=accumulation),
-            )
-            for n, b in pairs
-            if n >= fewest
-        ),
-        key=lambda allocation: (allocation.variance, allocation.batch),
-    )
+
+    def variance(n: int, batch: int, weight: float) -> float:
+        setting = {"directions": n, "batch": batch, "accumulation": accumulation, "batch_weight": weight}
+        return relative_variance(terms, difference=difference, **setting)
+
+    feasible = [(n, b) for n, b in pairs if n >= fewest]
+    n, batch = min(feasible, key=lambda pair: (variance(pair[0], pair[1], batch_weight), pair[1]))
+    return Allocation(n, batch, variance(n, batch, 1.0))

@@ -1,6 +1,7 @@
 """What do an ensemble's measurements come to?  Sums over experts, divided in the end, beside the closed forms."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from thinwire.soma import theory
 from thinwire.soma.config import Difference, TrainingConfig
+from thinwire.soma.curvature import NoiseCurvature
 from thinwire.soma.theory import Block
 from thinwire.soma.variance import EstimateError, Reference, Spread
 
@@ -21,6 +23,7 @@ class ExpertFindings(NamedTuple):
         expert, update, epsilon: whose they are.
         reference: exact gradients.
         population: the reference by density, without its own sampling noise.
+        curvature: what noise meets, and the gradient.
         batches: the exact gradients of the estimates' batches by density.
         spreads: of every such batch: central, one-sided, and central as eps -> 0 along the same probes.
         errors: of every estimate.
@@ -31,6 +34,7 @@ class ExpertFindings(NamedTuple):
     epsilon: float
     reference: Reference
     population: Block
+    curvature: NoiseCurvature
     batches: list[Block]
     spreads: list[tuple[Spread, Spread, Spread]]
     errors: dict[Difference, list[EstimateError]]
@@ -42,12 +46,14 @@ def variance_record(
     """Plain values: ``nu`` and ``a`` of Eq. (17), ``probe_terms`` of the probes that were used (decision 0015).
 
     ``measured`` holds for central and one-sided differences R_g, R and the cosine beside the closed forms;
-    ``allocations`` the run's own n_pert and B and the best at as many forwards.
+    ``allocations`` the run's own n_pert and B and, at as many forwards, those of least variance and of least cost by
+    ``noise_costs`` (None where a curvature is not positive; decision 0016).
     """
     population = theory.recorded_terms([one.population for one in findings])
     batches = theory.recorded_terms([block for one in findings for block in one.batches])
     square = sum(one.reference.squared_gradient for one in findings)
     error = sum(one.reference.squared_error for one in findings)
+    curvature = NoiseCurvature(*(float(np.mean(part)) for part in zip(*(o.curvature for o in findings), strict=True)))
     return {
         "experts": [one.expert for one in findings],
         "updates": [one.update for one in findings],
@@ -61,6 +67,8 @@ def variance_record(
         "nu": sum(one.reference.nu * one.reference.squared_gradient for one in findings) / square,
         "a": num_parameters - 1,
         "probe_terms": population._asdict(),
+        "curvature": curvature._asdict(),
+        "noise_costs": curvature.costs and curvature.costs._asdict(),
         "reference": {
             "windows": [one.reference.both.num_windows for one in findings],
             "cosine_distance": [one.reference.cosine_distance for one in findings],
@@ -73,7 +81,7 @@ def variance_record(
             for difference in DIFFERENCES
             if setting.directions > 1 or difference == "central"
         },
-        "allocations": _allocations(population, setting=setting),
+        "allocations": _allocations(population, setting=setting, costs=curvature.costs),
     }
 
 
@@ -155,8 +163,10 @@ def _number(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _allocations(terms: theory.NoiseTerms, *, setting: TrainingConfig) -> dict[str, Any]:
-    """The run's own and the best n_pert and B at as many forwards an update (Eq. 18), by predicted variance."""
+def _allocations(
+    terms: theory.NoiseTerms, *, setting: TrainingConfig, costs: theory.NoiseCosts | None
+) -> dict[str, Any]:
+    """The run's own n_pert and B and those of least noise at as many forwards an update (Eq. 18, decision 0016)."""
     own = setting.directions * setting.batch
     forwards = theory.FORWARDS_PER_DIRECTION[setting.difference] * setting.accumulation * own
     found: dict[str, Any] = {
@@ -174,10 +184,14 @@ def _allocations(terms: theory.NoiseTerms, *, setting: TrainingConfig) -> dict[s
             ),
         },
         "best": {},
+        "cheapest": {},
     }
     for difference in DIFFERENCES:
         needed = theory.FEWEST_DIRECTIONS[difference] * theory.FORWARDS_PER_DIRECTION[difference]
-        if forwards >= needed:
-            best = theory.best_allocation(terms, window_forwards=forwards, difference=difference)
-            found["best"][difference] = best._asdict()
+        if forwards < needed:
+            continue
+        least = partial(theory.best_allocation, terms, window_forwards=forwards, difference=difference)
+        found["best"][difference] = least()._asdict()
+        if costs:
+            found["cheapest"][difference] = least(batch_weight=costs.batch)._asdict()
     return found

@@ -18,8 +18,8 @@ FEW = ("--most-experts", "4", "--speed", "1e6")
 OPTION_KEYS = {
     "role", "num_experts", "directions", "batch", "accumulation", "difference", "width", "expert_parameters",
     "total_parameters", "aimed_updates", "updates", "update_device_seconds", "update_elapsed_seconds",
-    "elapsed_seconds", "device_seconds", "byte_forwards", "operations", "relative_variance", "expected_cosine",
-    "memory_bytes", "fits", "chosen",
+    "elapsed_seconds", "device_seconds", "byte_forwards", "operations", "relative_variance", "noiseless_updates",
+    "expected_cosine", "memory_bytes", "fits", "chosen",
 }  # fmt: skip
 
 
@@ -27,9 +27,9 @@ def run_folder(folder: Path, *, losses: tuple[float, ...], text: str = "text", *
     """A run of four experts whose losses were recorded every 100 updates, as far as a plan reads it.
 
     Args:
-        settings: that differ from soma-small's: ``experts_batch=8`` sets experts.batch, ``config_seed=2`` the seed.
+        settings: that differ from soma-small-central's: ``experts_batch=8`` sets experts.batch, ``config_seed=2`` seed.
     """
-    config: Any = preset("soma-small")
+    config: Any = preset("soma-small-central")
     for name, value in settings.items():
         section, _, key = name.partition("_")
         if section == "config":
@@ -285,6 +285,7 @@ def test_the_page_shows_what_the_command_prints(here: "Here", repository: Path) 
     done = here(*command.split()[1:])
     assert done.status == 0, done.err
     assert done.out.decode().startswith(table)
-    own = next(line.split() for line in table.splitlines() if line.startswith("  own"))
+    options = json.loads(here(*command.split()[1:], "--json").out)["options"]
+    (own,) = (option for option in options if option["role"] == "own")
     other = (repository / "docs/howto/what-to-expect.md").read_text()
-    assert f"{own[-3]} for the preset `soma-small`" in other
+    assert f"{own['expected_cosine']:.3f} for the preset `soma-small`" in other

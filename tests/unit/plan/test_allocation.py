@@ -23,43 +23,53 @@ def straight(batch: int) -> float:
     return float(batch)
 
 
-def everyone(terms, *, cost, limit, difference):
-    """Least variance over every feasible pair, without any thought."""
+def everyone(terms, *, cost, limit, difference, weight):
+    """Least noise over every feasible pair, without any thought."""
     most = math.floor(limit / min(cost(batch) for batch in range(1, 3)))
     pairs = [
         (directions, batch)
-        for batch in range(1, most + 2)
+        for batch in range(1, math.floor(limit) + 2)  # none costs less than its windows
         for directions in range(FEWEST_DIRECTIONS[difference], most + 2)
         if directions * cost(batch) <= limit
     ]
-    return min((relative_variance(terms, directions=n, batch=b, difference=difference) for n, b in pairs), default=None)
+    return min((noise(terms, n, b, difference=difference, weight=weight) for n, b in pairs), default=None)
+
+
+def noise(terms, directions, batch, *, difference, weight):
+    setting = {"directions": directions, "batch": batch, "difference": difference}
+    return relative_variance(terms, **setting, batch_weight=weight)
 
 
 @pytest.mark.parametrize("cost", [straight, lanes])
 @pytest.mark.parametrize("difference", ["central", "one_sided"])
 @pytest.mark.parametrize("nu", [0.5, 15.0, 400.0])
 @pytest.mark.parametrize("limit", [1.0, 3.5, 40.0, 260.0])
-def test_no_pair_of_integers_is_better(cost, difference, nu: float, limit: float) -> None:
+@pytest.mark.parametrize("weight", [1.0, 37.0])
+def test_no_pair_of_integers_is_better(cost, difference, nu: float, limit: float, weight: float) -> None:
     terms = dense_terms(90, nu=nu)
-    found = best_allocation_within(terms, direction_cost=cost, limit=limit, difference=difference)
-    best = everyone(terms, cost=cost, limit=limit, difference=difference)
+    found = best_allocation_within(terms, direction_cost=cost, limit=limit, difference=difference, batch_weight=weight)
+    best = everyone(terms, cost=cost, limit=limit, difference=difference, weight=weight)
     if best is None:
         assert found is None
         return
     assert found is not None
     assert found.directions * cost(int(found.batch)) <= limit
     assert found.directions >= FEWEST_DIRECTIONS[difference]
-    assert found.variance == pytest.approx(best, rel=1e-12)
+    directions, batch, variance = found
+    assert noise(terms, directions, batch, difference=difference, weight=weight) == pytest.approx(best, rel=1e-12)
+    assert variance == pytest.approx(noise(terms, directions, batch, difference=difference, weight=1.0), rel=1e-12)
 
 
+@pytest.mark.parametrize("weight", [1.0, 37.0])
 @pytest.mark.parametrize("difference", ["central", "one_sided"])
 @pytest.mark.parametrize("forwards", [4, 100, 8192, 100_003])
-def test_where_cost_is_windows_it_is_the_theory(difference, forwards: int) -> None:
+def test_where_cost_is_windows_it_is_the_theory(difference, forwards: int, weight: float) -> None:
     terms, signs = dense_terms(32_928, nu=63.0), FORWARDS_PER_DIRECTION[difference]
+    rule = {"difference": difference, "batch_weight": weight}
     found = best_allocation_within(
-        terms, direction_cost=lambda batch: float(signs * batch), limit=float(forwards), difference=difference
+        terms, direction_cost=lambda batch: float(signs * batch), limit=float(forwards), **rule
     )
-    expected = best_allocation(terms, window_forwards=forwards, difference=difference)
+    expected = best_allocation(terms, window_forwards=forwards, **rule)
     assert found is not None
     assert found.variance == pytest.approx(expected.variance, rel=1e-12)
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -9,14 +10,14 @@ from thinwire.base.errors import UserError
 from thinwire.experiments.registry import preset
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.plan import quantities
-from thinwire.plan.noise import assumed_noise, measured_noise
+from thinwire.plan.noise import SEEN_COSTS, assumed_noise, measured_noise
 from thinwire.plan.quantities import Budget
 from thinwire.plan.soma import Planner, updates_of
 from thinwire.plan.soma_question import Question
 from thinwire.plan.update_cost import BatchCost, UpdateCost, expert_memory_bytes, measure_update_cost
 from thinwire.soma.budget import Setting
 from thinwire.soma.config import SomaConfig
-from thinwire.soma.theory import FORWARDS_PER_DIRECTION, relative_variance
+from thinwire.soma.theory import FORWARDS_PER_DIRECTION, NoiseCosts, relative_variance
 
 SMALL: SomaConfig = preset("soma-small")  # type: ignore[assignment]
 QUESTION = Question(
@@ -77,32 +78,44 @@ def test_every_option_fits_and_says_its_variance(unit, fixed) -> None:
 def test_the_chosen_one_beats_every_other_integer_pair() -> None:
     """At the wanted updates, N = 4, over both differences and every n_pert and B that the budget holds."""
     question = replace(QUESTION, budget=Budget(4e6, "byte_forwards"), wanted_updates=20)
-    (chosen,) = [o for o in planner(question).plan() if o["chosen"] and o["num_experts"] == 4]
+    options = [o for o in planner(question).plan() if o["num_experts"] == 4]
+    (chosen,) = [option for option in options if option["chosen"]]
+    tried = [o for o in options if o["role"] == "least" and o["directions"] * o["batch"] >= 256]
+    assert chosen["noiseless_updates"] == max(option["noiseless_updates"] for option in tried)
+    found = [option for option in options if option["aimed_updates"] == 20]
     most = int(4e6 / 20 / 4 / 128)
-    terms = assumed_noise(128).terms_of(ExpertShape(width=32))
+    noise = assumed_noise(128)
+    terms, costs = noise.terms_of(ExpertShape(width=32)), noise.costs
     feasible = [
-        relative_variance(terms, directions=n, batch=b, difference=difference)
+        relative_variance(terms, directions=n, batch=b, difference=difference, batch_weight=costs.batch)
         for difference, signs in FORWARDS_PER_DIRECTION.items()
         for n in range(3 - signs, most + 1)
         for b in range(1, most // n + 1)
         if n * b * signs <= most
     ]
-    assert chosen["relative_variance"] == pytest.approx(min(feasible), rel=1e-12)
-    assert chosen["updates"] >= 20
+    best = max(found, key=lambda option: option["noiseless_updates"] / option["updates"])
+    worth = best["updates"] * costs.signal / (costs.signal + min(feasible))
+    assert best["noiseless_updates"] == pytest.approx(worth, rel=1e-12)
+    assert best["updates"] >= 20
 
 
 def test_as_many_updates_as_fit_where_the_wanted_ones_do_not() -> None:
     """The budget of 300 updates of one expert, by one central or two one-sided directions on one window."""
     question = replace(QUESTION, budget=Budget(300.0 * 128 * 2, "byte_forwards"), wanted_updates=2000)
-    chosen = {o["num_experts"]: o for o in planner(question).plan() if o["chosen"]}
-    assert [chosen[count]["updates"] for count in (1, 2, 4, 8)] == [300, 150, 75, 37]
-    assert all(o["aimed_updates"] == o["updates"] and o["batch"] == 1 for o in chosen.values())
+    most = most_updates(planner(question).plan())
+    assert [most[count]["updates"] for count in (1, 2, 4, 8)] == [300, 150, 75, 37]
+    assert all(o["aimed_updates"] == o["updates"] and o["batch"] == 1 for o in most.values())
     for amount in (0.1, 0.3, 0.7, 1.1, 3.3):  # that binary fractions do not hold
         tenths = replace(QUESTION, budget=Budget(amount, "device_seconds"), wanted_updates=10**9)
-        for option in planner(tenths, speed=7e5).plan():
-            if option["chosen"]:
-                expected = amount * 7e5 / (2 * 128 * option["num_experts"])
-                assert option["updates"] == pytest.approx(expected, abs=1.0)
+        for option in most_updates(planner(tenths, speed=7e5).plan()).values():
+            expected = amount * 7e5 / (2 * 128 * option["num_experts"])
+            assert option["updates"] == pytest.approx(expected, abs=1.0)
+
+
+def most_updates(options: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """By N, the option of the planner's own with most updates."""
+    own = [option for option in options if option["role"] == "least"]
+    return {option["num_experts"]: option for option in sorted(own, key=lambda option: option["updates"])}
 
 
 def test_no_more_experts_than_asked_for() -> None:
@@ -183,6 +196,9 @@ def test_noise_of_another_size_and_window() -> None:
     ratio = twice.num_parameters / shape.num_parameters
     assert same.terms_of(twice).a == pytest.approx(100.0 * ratio, rel=1e-12)
     assert same.terms_of(twice).nu == 8.0
+    assert same.costs == SEEN_COSTS
+    costs = {"batch": 300.0, "signal": 700.0}
+    assert measured_noise(record | {"noise_costs": costs}, window_bytes=128).costs == NoiseCosts(**costs)
     longer = measured_noise(record, window_bytes=128)
     assert longer.is_assumed
     assert longer.nu / 9.0 == pytest.approx(longer.terms_of(shape).nu / 8.0, rel=1e-12)

@@ -125,10 +125,21 @@ def test_sentences_are_computed(measured: Path) -> None:
     )
     assert "experts that err on different bytes gain more" in complementarity_sentence(found.complementarity)
     words = variance_sentence(found.variance)
-    assert "512 one-sided directions of 2 windows would have a relative variance of 40" in words
+    assert "512 one-sided directions of 2 windows have the least variance and a relative variance of 40" in words
     assert "experts 0 (update 100), 2 (update 100)" in words
     names = [one.name for one in found.variance.compared]
     assert names == ["R_g, central", "R, central", "cosine, central", "R, one-sided", "cosine, one-sided"]
+
+
+def test_least_cost_is_named_where_curvature_was_measured(measured: Path) -> None:
+    cheapest = {"cheapest": {"one_sided": {"directions": 128, "batch": 8, "variance": 55.0}}}
+    record = VARIANCE | {"allocations": VARIANCE["allocations"] | cheapest}
+    (measured / "results/variance.json").write_text(json.dumps(record))
+    found = read_measurements(measured, []).variance
+    words = variance_sentence(found)
+    assert "128 one-sided directions of 8 windows have the least cost and a relative variance of 55" in words
+    shown = [text.get_text() for text in variance_figure(found).axes[1].get_yticklabels()]
+    assert shown[1:] == ["least variance, one-sided: 512 × 2", "least cost, one-sided: 128 × 8"]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +166,7 @@ def test_figures_draw_what_was_measured(measured: Path) -> None:
     assert list(groups.get_xdata()) == [-0.3, 0.1]
     left, right = variance_figure(found.variance).axes
     assert [text.get_text() for text in left.get_yticklabels()] == ["R_g, central", "R, central", "R, one-sided"]
-    assert [text.get_text() for text in right.get_yticklabels()][1] == "best, one-sided: 512 × 2"
+    assert [text.get_text() for text in right.get_yticklabels()][1] == "least variance, one-sided: 512 × 2"
 
 
 def test_many_experts_are_thinned_out_in_the_table(measured: Path) -> None:

@@ -102,18 +102,52 @@ def test_the_largest_step_grows_as_the_block_shrinks() -> None:
 @pytest.mark.parametrize("nu", [0.0, 3.0, 400.0])
 @pytest.mark.parametrize("forwards", [4, 37, 700])
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_the_planner_equals_brute_force(difference: Difference, nu: float, forwards: int, accumulation: int) -> None:
+@pytest.mark.parametrize("weight", [1.0, 37.0])
+def test_the_planner_equals_brute_force(
+    difference: Difference, nu: float, forwards: int, accumulation: int, weight: float
+) -> None:
     dense = theory.dense_terms(300, nu=nu)
     best = (inf, 0, 0)
     for n, batch in product(range(1, forwards + 1), repeat=2):
         cost = n * batch * accumulation * (2 if difference == "central" else 1)
         if cost > forwards or (difference == "one_sided" and n < 2):
             continue
-        v = theory.relative_variance(dense, directions=n, batch=batch, difference=difference, accumulation=accumulation)
+        v = theory.relative_variance(
+            dense,
+            directions=n,
+            batch=batch,
+            difference=difference,
+            accumulation=accumulation,
+            batch_weight=weight,
+        )
         best = min(best, (v, batch, n))
-    found = theory.best_allocation(dense, window_forwards=forwards, difference=difference, accumulation=accumulation)
-    assert found.variance == pytest.approx(best[0], rel=1e-14)
+    rule = {"difference": difference, "accumulation": accumulation}
+    found = theory.best_allocation(dense, window_forwards=forwards, batch_weight=weight, **rule)
     assert (found.batch, found.directions) == (best[1], best[2])
+    plain = theory.relative_variance(dense, directions=found.directions, batch=found.batch, **rule)
+    assert found.variance == pytest.approx(plain, rel=1e-14)
+
+
+def test_a_noisy_step_comes_as_far_as_its_curvatures_say() -> None:
+    """Every direction and batch of a quadratic whose gradient noise lies along its first axis, at the best step."""
+    hessian, gradient = np.diag([1.0, 2.0, 4.0]), np.ones(3)
+    noise, batch, n = np.array([2.0, 0.0, 0.0]), 1, 2
+    falls, squares = [], []
+    for sign in (-1, 1):
+        for signs in product((-1, 1), repeat=3 * n):
+            z = np.array(signs, float).reshape(n, 3)
+            estimate = (z.T @ (z @ (gradient + sign * noise))) / n
+            falls.append(gradient @ estimate)
+            squares.append(estimate @ hessian @ estimate)
+    fall, exact = np.mean(falls) ** 2 / np.mean(squares), (gradient @ gradient) ** 2 / (gradient @ hessian @ gradient)
+    along_probes = np.trace(hessian) / 3
+    costs = theory.NoiseCosts(batch=1.0 / along_probes, signal=(gradient @ hessian @ gradient / 3) / along_probes)
+    terms = theory.recorded_terms([[CoordinateGroup(3, 1.0, 3.0, gradient_variance=4.0)]])
+    share = theory.noiseless_share(terms, costs=costs, directions=n, batch=batch, difference="central")
+    # the noise of probes on the batch's noise is not even over these three axes: 8/n on two of them, none on the first
+    uneven = (2.0 + 4.0) * 4.0 / n / along_probes / 3 - terms.a_nu / n
+    expected = costs.signal / (costs.signal / share + uneven)
+    assert fall / exact == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_continuous_optimum_is_the_papers() -> None:

@@ -34,14 +34,17 @@ def _project(x_PBTi: Tensor, weight_Poi: Tensor) -> Tensor:
 
 
 def _lstm(gates_PBTg: Tensor, recurrent_Pgd: Tensor) -> Tensor:
-    """Gates i, f, g, o already hold the input part; adds the recurrent one. Returns h [P, B, T, d]."""
-    copies, batch, length, width = *gates_PBTg.shape[:3], recurrent_Pgd.shape[-1]
+    """Gates i, f, g, o already hold the input part; adds the recurrent one. Returns h [P, B, T, d].
+
+    Steps are unbound together: the gradient of one step's slice alone would be as large as all steps'.
+    """
+    copies, batch, width = *gates_PBTg.shape[:2], recurrent_Pgd.shape[-1]
     hidden = gates_PBTg.new_zeros(copies, batch, width)
     cell = torch.zeros_like(hidden)
     weight = recurrent_Pgd.transpose(1, 2)
     outputs = []
-    for t in range(length):
-        i, f, g, o = (gates_PBTg[:, :, t] + torch.bmm(hidden, weight)).chunk(4, dim=-1)
+    for gates_PBg in gates_PBTg.unbind(dim=2):
+        i, f, g, o = (gates_PBg + torch.bmm(hidden, weight)).chunk(4, dim=-1)
         cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
         hidden = torch.sigmoid(o) * torch.tanh(cell)
         outputs.append(hidden)

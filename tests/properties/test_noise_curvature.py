@@ -1,0 +1,69 @@
+"""Is the curvature that noise meets tr H S / tr S?  The whole Hessian of a tiny expert in FP64."""
+
+from math import sqrt
+
+import numpy as np
+import pytest
+import torch
+
+from thinwire.kernels.expert_shape import ExpertShape
+from thinwire.soma import exact_gradients
+from thinwire.soma.curvature import hessian_products, noise_curvature
+from thinwire.soma.exact_gradients import probe_density, window_gradients
+from thinwire.soma.model import Expert
+
+SHAPE = ExpertShape(width=3, depth=1, embed_width=2)
+
+
+@pytest.fixture(scope="module")
+def expert() -> Expert:
+    generator = np.random.default_rng(0)
+    theta = torch.from_numpy(0.6 * generator.standard_normal(SHAPE.num_parameters))
+    return Expert(theta, torch.from_numpy(generator.standard_normal((256, SHAPE.embed_width))))
+
+
+def windows(count: int, *, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (count, 6), dtype=np.uint8))
+
+
+def whole_hessian(expert: Expert, text: torch.Tensor) -> torch.Tensor:
+    def gradient(theta: torch.Tensor) -> torch.Tensor:
+        at = Expert(theta, expert.decoder)
+        return window_gradients(at, shape=SHAPE, windows=text)[0].mean(dim=0)
+
+    step, theta = 1e-5, expert.theta
+    moves = step * torch.eye(SHAPE.num_parameters, dtype=torch.float64)
+    return torch.stack([(gradient(theta + move) - gradient(theta - move)) / (2 * step) for move in moves])
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 200_000, 2**28])
+def test_products_are_the_hessians_and_do_not_depend_on_chunks(
+    expert: Expert, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = windows(5)
+    monkeypatch.setattr(exact_gradients, "CHUNK_BYTES", chunk_bytes)
+    directions = torch.from_numpy(np.random.default_rng(3).standard_normal((7, SHAPE.num_parameters)))
+    products = hessian_products(expert, shape=SHAPE, windows=text, directions=directions)
+    expected = directions @ whole_hessian(expert, text)
+    torch.testing.assert_close(products, expected, rtol=0, atol=1e-7)
+
+
+def test_each_noise_meets_its_own_curvature(expert: Expert) -> None:
+    noisy, text = windows(6, seed=1), windows(5, seed=2)
+    generator = np.random.default_rng(0)
+    found = noise_curvature(expert, shape=SHAPE, noisy=noisy, windows=text, generator=generator, num_probes=4000)
+    hessian, q = whole_hessian(expert, text), torch.from_numpy(probe_density(SHAPE))
+    gradients = window_gradients(expert, shape=SHAPE, windows=noisy)[0]
+    covariance = torch.cov(gradients.T) * q[:, None] * q
+    mean = gradients.mean(dim=0) * q
+    assert found.batch == pytest.approx(float((hessian * covariance).sum() / covariance.trace()), abs=1e-7)
+    assert found.gradient == pytest.approx(float(mean @ hessian @ mean / mean.square().sum()), abs=1e-7)
+    # z^T H z has mean sum q H_ii; its spread is at most that of dense probes, 2 |H|^2, and of |z|^2
+    expected = float((q * hessian.diagonal()).sum() / q.sum())
+    spread = sqrt(2 * float(hessian.square().sum()) + 2 * float(hessian.diagonal().square().sum())) / float(q.sum())
+    assert abs(found.probe - expected) < 5 * spread / sqrt(4000)
+
+
+def test_one_window_has_no_noise(expert: Expert) -> None:
+    with pytest.raises(ValueError, match="fewer than two"):
+        noise_curvature(expert, shape=SHAPE, noisy=windows(1), windows=windows(2), generator=np.random.default_rng(0))
