@@ -20,7 +20,7 @@ VERBS = {
     "evaluate": "score a run on held-out text, beside baselines",
     "generate": "let a run continue a prompt",
     "measure": "bytes or gradient noise of a run, beside the closed forms",
-    "plan": "which codec fits a link and a deadline, from closed forms",
+    "plan": "what fits a budget, a deadline or a link, from closed forms",
     "export": "a run's model as a stock Hugging Face Llama",
     "replay": "rebuild the weights of any update from the scalar log",
     "reproduce": "figures and tables of the paper again, ours beside the paper's, with a verdict",

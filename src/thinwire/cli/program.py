@@ -6,6 +6,11 @@ from pathlib import Path
 
 
 def program() -> str:
-    """How a person starts this program: by the script's path where the shell does not find it by name."""
+    """How a person starts this program: where the shell does not find its name, by the script's path or as a module."""
     script = sys.argv[0]
-    return script if Path(script).name == "thinwire" and not shutil.which("thinwire") else "thinwire"
+    if not shutil.which("thinwire"):
+        if Path(script).name == "thinwire":
+            return script
+        if Path(script).parts[-2:] == ("thinwire", "__main__.py"):
+            return "python -m thinwire"
+    return "thinwire"

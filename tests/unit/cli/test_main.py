@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,6 +51,13 @@ def test_every_verb_has_help(here: Here, verb: str) -> None:
 def test_train_lists_the_presets_and_a_preset_its_settings(here: Here) -> None:
     assert b"soma-small" in here("train", "--help").out
     assert b"--experts.learning-rate" in here("train", "soma-small", "--help").out.replace(b"_", b"-")
+
+
+def test_python_runs_the_package_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "thinwire", "--help"], capture_output=True, check=True)
+    assert b"usage: thinwire VERB" in done.stdout
+    wrong = subprocess.run([sys.executable, "-m", "thinwire", "nonsense"], capture_output=True, check=False)
+    assert wrong.returncode == 2
 
 
 def test_the_version_is_the_packages(here: Here) -> None:
@@ -158,6 +167,7 @@ def test_every_verb_of_the_usage_exists() -> None:
     [
         (".venv/bin/thinwire", None, ".venv/bin/thinwire"),
         (".venv/bin/thinwire", "/usr/bin/thinwire", "thinwire"),
+        ("/somewhere/thinwire/__main__.py", None, "python -m thinwire"),
         ("/somewhere/pytest", None, "thinwire"),
     ],
 )
