@@ -61,6 +61,7 @@ REFERENCE_WINDOWS: dict[Scale, int] = {"smoke": 64, "cpu": 512, "paper": 8192}
 NOISY_WINDOWS, CURVED_WINDOWS = 16, 64
 """Of curvature: the windows whose gradients are noise, and those whose loss is curved."""
 NUM_STAGES = 8
+RECIPE_LABELS = {"paper": "the paper's recipe", "ours": "ours"}
 AIM = 2.0
 
 
@@ -162,7 +163,7 @@ def find_recipe(place: Workplace) -> Findings:
         together(verdicts),
         panels,
         f"N = 1, width {sizes.width}, T = {window_bytes}; the paper's recipe is central, n_pert = {directions}, B = "
-        f"{batch}; ours has a {SMALLER}th of its forwards an update and the n_pert and B whose noise costs least "
+        f"{batch}; ours takes 1/{SMALLER} of its forwards an update, and the n_pert and B whose noise costs least "
         f"(decision 0016). Equal: byte-forwards. Each recipe at the best of {len(RATES['early'])} learning rates for "
         f"the first seed. A ratio compares the byte-forwards at which both reach the paper's recipe's last loss. "
         f"The late start comes from {LATE_UPDATES[place.scale]:,} updates by backpropagation.",
@@ -247,7 +248,7 @@ def _panel(when: str, curves: dict[str, list[list[Stage]]]) -> Panel:
     for name, found in curves.items():
         points = list(zip(*found, strict=True))
         forwards = [at[0].byte_forwards for at in points]
-        series.append(Series(f"{name} recipe", forwards, [mean(stage.loss for stage in at) for at in points]))
+        series.append(Series(RECIPE_LABELS[name], forwards, [mean(stage.loss for stage in at) for at in points]))
     return Panel(f"{when} in training", "byte-forwards", "test loss, nats/byte", series)
 
 
