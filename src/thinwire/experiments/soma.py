@@ -96,12 +96,12 @@ def soma_small() -> SomaConfig:
         difference="one_sided",
         learning_rate=2e-3,
         epsilon=1e-3,
-        plateau_updates=600,
-        validate_every=100,
+        plateau_updates=300,
+        validate_every=50,
         validation_windows=256,
     )
     return SomaConfig(
-        seed_run=replace(job, updates=2000, learning_rate=4e-3, decoder="trained"),
+        seed_run=replace(job, updates=2000, learning_rate=4e-3, plateau_updates=200, decoder="trained"),
         experts=job,
         clusters=ClusterConfig(num_clusters=4, sample_windows=50_000),
         routing=RoutingConfig(active_experts=2),
@@ -118,8 +118,7 @@ def soma_small_central() -> SomaConfig:
             job,
             updates=job.updates // 2,
             difference="central",
-            plateau_updates=job.plateau_updates // 2,
-            validate_every=job.validate_every // 2,
+            plateau_updates=300,
         )
 
     return replace(config, seed_run=central(config.seed_run), experts=central(config.experts))
