@@ -7,6 +7,7 @@ unperturbed forward of the same kernel on as many rows and the same bytes; the p
 shared product, FP32, fewer pairs, at one thread); the weighted sum over the same pairs; and a large matrix product.
 """
 
+import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -160,16 +161,23 @@ def as_text(row: Mapping[str, Any]) -> str:
     )
 
 
+def widths_of(text: str) -> tuple[int, ...]:
+    """The widths of ``--widths``."""
+    if not all(width.isdecimal() and int(width) for width in text.split(",")):
+        raise argparse.ArgumentTypeError(f"widths are whole numbers of at least 1, as in 20,58, not {text!r}")
+    return tuple(map(int, text.split(",")))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 0, or 1 where a correctness case fails."""
+    """Exit status 0, 1 where a correctness case fails, or 2 where an option is wrong."""
     parser = parser_of("bench/eggroll.py", "Speed of EGGROLL's forward, checked first.")
-    parser.add_argument("--widths", default=",".join(map(str, PAPER_WIDTHS)), help="which widths (default the paper's)")
+    parser.add_argument("--widths", type=widths_of, default=PAPER_WIDTHS, help="which widths (default the paper's)")
     arguments = parsed(parser, argv)
     wrong = failures()
     if wrong:
         print("the kernel is wrong, so its speed means nothing:", *wrong, sep="\n  ", file=sys.stderr)
         return 1
-    rows = (measure(width, repeats=arguments.repeats) for width in map(int, arguments.widths.split(",")))
+    rows = (measure(width, repeats=arguments.repeats) for width in arguments.widths)
     publish(rows, arguments=arguments, bench="eggroll", as_text=as_text)
     return 0
 

@@ -31,7 +31,9 @@ from forward_speed import contestants_of, lines_of, measures_of
 from inference_checks import disagreements, failures
 from inference_ensemble import PREFIX_BYTES, load_saved, make_ensemble, save, windows_for
 from measuring import parsed, parser_of, publish
+from thinwire.base.errors import UserError
 from thinwire.base.seeds import stream_key
+from thinwire.kernels.dispatch import IMPLEMENTATIONS, choose
 from thinwire.kernels.expert_losses.api import expert_losses
 from thinwire.kernels.routed_scores.api import routed_scores
 from thinwire.kernels.sign_probe.api import ProbeAddress
@@ -225,17 +227,28 @@ def as_text(row: Mapping[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 0, or 1 where a check fails."""
+    """Exit status 0, 1 where a check fails, or 2 where an option is wrong."""
     parser = parser_of("bench/inference.py", "Scoring and writing, checked first.")
     parser.add_argument("--data", type=Path, help="a prepared folder; without it the text is made up")
-    parser.add_argument("--implementation", default="numba", help="which implementation to time (default numba)")
+    parser.add_argument(
+        "--implementation",
+        choices=IMPLEMENTATIONS,
+        default="numba",
+        help="which implementation to time (default numba)",
+    )
     parser.add_argument("--first-byte", type=Path, help=argparse.SUPPRESS)
     arguments = parsed(parser, argv)
     if arguments.first_byte:
         sys.stdout.buffer.write(generate(load_saved(arguments.first_byte), sys.stdin.buffer.read(), num_bytes=1).text)
         return 0
-    implementation, wrong = arguments.implementation, failures(arguments.implementation)
-    fitted, windows = windows_for(arguments.data, count=max(SCORED_WINDOWS))
+    implementation = arguments.implementation
+    try:
+        choose(implementation, like=torch.empty(0))
+        fitted, windows = windows_for(arguments.data, count=max(SCORED_WINDOWS))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_status
+    wrong = failures(implementation)
     ensemble = make_ensemble(fitted)
     wrong += disagreements(ensemble, windows, implementation=implementation)
     if wrong:

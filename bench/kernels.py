@@ -25,7 +25,9 @@ import torch
 from forward_speed import contestants_of, lines_of, measures_of
 from measuring import parsed, parser_of, publish
 from sgemm import operations_done, sgemm_runs
+from thinwire.base.errors import UserError
 from thinwire.base.seeds import stream_key
+from thinwire.kernels.dispatch import IMPLEMENTATIONS, choose
 from thinwire.kernels.expert_losses.api import expert_losses
 from thinwire.kernels.expert_losses.cases import (
     BENCH_CASES,
@@ -151,12 +153,22 @@ def as_text(row: Mapping[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 0, or 1 where a correctness case fails."""
+    """Exit status 0, 1 where a correctness case fails, or 2 where an option is wrong."""
     parser = parser_of("bench/kernels.py", "Speed of expert_losses, checked first.")
     parser.add_argument("--only", choices=("narrow", "wide"), help="time one kind of expert (default both)")
-    parser.add_argument("--implementation", default="numba", help="which implementation to time (default numba)")
+    parser.add_argument(
+        "--implementation",
+        choices=IMPLEMENTATIONS,
+        default="numba",
+        help="which implementation to time (default numba)",
+    )
     arguments = parsed(parser, argv)
     implementation = arguments.implementation
+    try:
+        choose(implementation, like=torch.empty(0))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_status
     wrong = failures(implementation)
     cases = {"narrow": BENCH_CASES, "wide": WIDE_BENCH_CASES}.get(arguments.only, (*BENCH_CASES, *WIDE_BENCH_CASES))
     for case in cases:

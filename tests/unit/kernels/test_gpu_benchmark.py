@@ -1,6 +1,7 @@
 """Does the GPU's benchmark refuse to time what is wrong or absent?  Its checks run here in Triton's interpreter."""
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -30,6 +31,46 @@ def test_without_a_gpu_nothing_is_measured(
     output = capsys.readouterr()
     assert "no CUDA device" in output.err
     assert output.out == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--precisions", "ieee,tf16"], "no precision 'tf16'"),
+        (["--precisions", ""], "no precision ''"),
+        (["--repeats", "0"], "at least 1"),
+        (["--out", "/nowhere/at/all"], "is no folder"),
+    ],
+)
+def test_a_wrong_option_ends_with_status_2(
+    gpu: ModuleType, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        gpu.main(flags)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("broken", ["probes", "tf32x3", "wide"])
+def test_no_speed_is_printed_while_anything_is_wrong(
+    gpu: ModuleType, broken: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failures(precision: str, *, cases: Sequence[LossCase]) -> list[str]:
+        is_wrong = precision == broken or (broken == "wide" and cases[0].shape.width > 100)
+        return [f"{broken} is wrong"] if is_wrong else []
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu, "failures", failures)
+    monkeypatch.setattr(gpu, "probe_failures", lambda: ["probes is wrong"] if broken == "probes" else [])
+    monkeypatch.setattr(gpu, "derivative_errors", lambda precisions: dict.fromkeys(precisions, 0.0))
+    monkeypatch.setattr(gpu, "peak_flops_per_s", lambda **_: 1e12)
+    for row in ("loss_row", "routing_row", "eager_row"):
+        monkeypatch.setattr(gpu, row, lambda *_, **__: pytest.fail("a speed was measured"))
+    for flags in ([], ["--json"]):
+        assert gpu.main([*flags, "--precisions", "ieee,tf32x3,tf32"]) == 1
+        output = capsys.readouterr()
+        assert f"{broken} is wrong" in output.err
+        assert "ms" not in output.out
 
 
 def test_checks_pass_and_can_fail(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,21 @@ def test_zero_repeats_are_refused(bench: ModuleType) -> None:
     assert caught.value.code == 2
 
 
+def test_an_unknown_implementation_is_refused(
+    bench: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        bench.main(["--implementation", "bogus"])
+    assert caught.value.code == 2
+    assert "'bogus'" in capsys.readouterr().err
+    triton = importlib.import_module("triton")
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    assert bench.main(["--implementation", "triton"]) == 2
+    shown = capsys.readouterr()
+    assert "on a CUDA GPU" in shown.err
+    assert shown.out == ""
+
+
 def test_a_recorded_row_names_commit_case_and_measure(
     bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

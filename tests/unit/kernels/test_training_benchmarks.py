@@ -104,3 +104,13 @@ def test_no_speed_is_printed_for_a_wrong_forward(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "one pair, one byte" in shown.err
+
+
+@pytest.mark.parametrize("widths", ["abc", "0", "-5", "5,", "4.5"])
+def test_widths_that_are_none_end_with_status_2(
+    eggroll: ModuleType, widths: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        eggroll.main([f"--widths={widths}"])
+    assert caught.value.code == 2
+    assert "widths are whole numbers of at least 1" in capsys.readouterr().err

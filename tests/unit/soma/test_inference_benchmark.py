@@ -132,3 +132,16 @@ def test_zero_repeats_are_refused(bench: ModuleType) -> None:
     with pytest.raises(SystemExit) as caught:
         bench.main(["--repeats", "0"])
     assert caught.value.code == 2
+
+
+def test_a_wrong_option_ends_with_status_2(
+    bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        bench.main(["--implementation", "bogus"])
+    assert caught.value.code == 2
+    assert "'bogus'" in capsys.readouterr().err
+    assert bench.main(["--data", str(tmp_path / "absent")]) == 2
+    shown = capsys.readouterr()
+    assert "there is no such data folder" in shown.err
+    assert shown.out == ""
