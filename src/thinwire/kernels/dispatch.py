@@ -12,6 +12,7 @@ Chosen = Literal["numba", "triton", "reference"]
 IMPLEMENTATIONS: tuple[str, ...] = get_args(Chosen)
 Precision = Literal["ieee", "tf32", "tf32x3", "fp16x3"]
 """How Triton multiplies float32 matrices; ``kernels/triton_parts.py`` says what each does to a derivative."""
+PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 
 def choose(name: str, *, like: torch.Tensor) -> Chosen:
@@ -92,7 +93,13 @@ def interprets_triton() -> bool:
 
 
 def check_precision(precision: Precision, *, chosen: Chosen) -> None:
-    """Raises UserError where a precision is named that the implementation does not have."""
+    """Raises UserError where a precision is named that the implementation does not have, or that there is none of."""
+    if precision not in PRECISIONS:
+        raise UserError(
+            f"there is no precision '{precision}'",
+            where=f"precision = {precision}",
+            fix=f"one of {', '.join(PRECISIONS)}",
+        )
     if precision != "ieee" and chosen != "triton":
         raise UserError(
             f"the {chosen} kernels have no precision '{precision}'",

@@ -6,10 +6,12 @@ not part of theta: it is never perturbed.
 """
 
 import math
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 VOCABULARY = 256
+LAYER_NORM_EPSILON = 1e-5
 NUM_GATES = 4
 MLP_FACTOR = 4
 
@@ -51,13 +53,27 @@ def end_to_end(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[TensorSlo
     return tuple(slots)
 
 
+def require_counts(**counts: int) -> None:
+    """Raises ValueError for one that is no whole number of at least 1."""
+    for name, count in counts.items():
+        try:
+            is_count = operator.index(count) >= 1
+        except TypeError:
+            is_count = False
+        if not is_count:
+            raise ValueError(f"{name} is a whole number of at least 1, not {count!r}")
+
+
 @dataclass(frozen=True)
 class ExpertShape:
-    """The sizes of one expert: d_t, D and d_E of appendix C."""
+    """The sizes of one expert: d_t, D and d_E of appendix C. Raises ValueError where one is no whole number >= 1."""
 
     width: int
     depth: int = 2
     embed_width: int = 32
+
+    def __post_init__(self) -> None:
+        require_counts(width=self.width, depth=self.depth, embed_width=self.embed_width)
 
     @property
     def has_projections(self) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 
 from thinwire.kernels.compiled import compiled
+from thinwire.kernels.expert_shape import VOCABULARY
 from thinwire.kernels.lane_layout import BlockOffsets, Sizes
 from thinwire.kernels.lane_rows import (
     LANES,
@@ -24,8 +25,6 @@ from thinwire.kernels.lane_rows import (
     lstm_cell,
     softmax_sums,
 )
-
-VOCABULARY = 256
 
 
 @njit(nogil=True, inline="always")

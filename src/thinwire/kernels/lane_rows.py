@@ -11,6 +11,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from thinwire.kernels.expert_shape import LAYER_NORM_EPSILON
 from thinwire.kernels.vector_ir import (
     ERF_LIMIT,
     ERF_P,
@@ -19,7 +20,6 @@ from thinwire.kernels.vector_ir import (
     INT32,
     INT64,
     LANES,
-    LAYER_NORM_EPSILON,
     TANH_LIMIT,
     TANH_P,
     TANH_Q,
@@ -68,7 +68,10 @@ def _emit_gemm_add(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
 
 
 def _emit_layer_norm(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
-    """out = gain (x - mean) / sqrt(variance + 1e-5) over the rows (appendix C: gain only)."""
+    """out = gain (x - mean) / sqrt(variance + 1e-5) over the rows (appendix C: gain only).
+
+    Where the variance is infinite the result is NaN, not the zero of 1 / infinity: a diverged expert shows.
+    """
     x, gain, out = buffers
     (num_rows,) = counts
     b = lanes.builder
@@ -80,7 +83,7 @@ def _emit_layer_norm(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> Non
         return b.fmul(difference, difference)
 
     variance = b.fadd(b.fdiv(_sum_over_rows(lanes, num_rows, square), size), lanes.constant(LAYER_NORM_EPSILON))
-    scale = b.fdiv(lanes.constant(1.0), lanes.sqrt(variance))
+    scale = lanes.fma(variance, lanes.constant(0.0), b.fdiv(lanes.constant(1.0), lanes.sqrt(variance)))
 
     def write(r: Any, _: list[Any]) -> list[Any]:
         normal = b.fmul(b.fsub(x.row(r), mean), scale)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from thinwire.kernels.lane_layout import VOCABULARY, Sizes, aligned_floats
+from thinwire.kernels.lane_layout import LANES, VOCABULARY, Sizes, aligned_floats
 
 
 @dataclass(frozen=True)
@@ -26,5 +26,5 @@ class LaneWorkspace:
             table=aligned_floats(directions * VOCABULARY * sizes.entry_floats),
             state=aligned_floats(sizes.state_floats),
             scratch=aligned_floats(sizes.scratch_floats),
-            log_probability=np.zeros((input_bytes, 16)),
+            log_probability=np.zeros((input_bytes, LANES)),
         )

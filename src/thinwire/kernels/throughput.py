@@ -8,7 +8,7 @@ import torch
 
 from thinwire.base.seeds import numpy_generator, stream_key
 from thinwire.kernels.expert_losses.api import expert_losses
-from thinwire.kernels.expert_shape import ExpertShape
+from thinwire.kernels.expert_shape import ExpertShape, require_counts
 from thinwire.kernels.sign_probe.api import ProbeAddress
 
 
@@ -29,7 +29,13 @@ def measure(
     implementation: str = "auto",
     repeats: int = 5,
 ) -> Throughput:
-    """Time ``expert_losses`` on random bytes, both signs; the first, untimed call compiles."""
+    """Time ``expert_losses`` on random bytes, both signs; the first, untimed call compiles.
+
+    Raises:
+        UserError: where the named implementation cannot run here.
+        ValueError: where a count is less than 1.
+    """
+    require_counts(threads=threads, batch=batch, input_bytes=input_bytes, directions=directions, repeats=repeats)
     shape = ExpertShape(width=width)
     generator = numpy_generator(0, "throughput")
     theta = torch.from_numpy(generator.uniform(-0.1, 0.1, shape.num_parameters).astype("float32"))

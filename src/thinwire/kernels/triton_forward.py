@@ -24,9 +24,10 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
+from thinwire.kernels import expert_shape
 from thinwire.kernels.triton_parts import factor, gelu, layer_norm, product, sigmoid, tanh, transposed_tile
 
-VOCABULARY = tl.constexpr(256)
+VOCABULARY = tl.constexpr(expert_shape.VOCABULARY)
 VOCABULARY_TILE = tl.constexpr(64)
 ENTRY = tl.constexpr(5)
 

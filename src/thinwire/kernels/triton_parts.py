@@ -24,7 +24,9 @@ import torch
 import triton
 import triton.language as tl
 
-LAYER_NORM_EPSILON = tl.constexpr(1e-5)
+from thinwire.kernels.expert_shape import LAYER_NORM_EPSILON
+
+EPSILON = tl.constexpr(LAYER_NORM_EPSILON)
 LOW_SCALE = tl.constexpr(2048.0)
 INVERSE_SQRT_2 = tl.constexpr(0.7071067811865476)
 PER_BLOCK = tl.constexpr(64)
@@ -113,12 +115,16 @@ def product(a, w, total, PRECISION: tl.constexpr):
 @triton.jit
 @no_type_check
 def layer_norm(x, gain, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    """Rows of x [M, PADDED] over their WIDTH columns; the padded columns of x and of gain [PADDED] are zero."""
+    """Rows of x [M, PADDED] over their WIDTH columns; the padded columns of x and of gain [PADDED] are zero.
+
+    NaN where the variance is infinite, as on the CPU.
+    """
     centred = x - (tl.sum(x, axis=1) / WIDTH)[:, None]
     if WIDTH != PADDED:
         centred = tl.where((tl.arange(0, PADDED) < WIDTH)[None, :], centred, 0.0)
     variance = tl.sum(centred * centred, axis=1) / WIDTH
-    return centred * (1.0 / tl.sqrt_rn(variance + LAYER_NORM_EPSILON))[:, None] * gain[None, :]
+    scale = 1.0 / tl.sqrt_rn(variance + EPSILON) + 0.0 * variance
+    return centred * scale[:, None] * gain[None, :]
 
 
 @triton.jit

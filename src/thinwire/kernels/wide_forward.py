@@ -14,7 +14,8 @@ from typing import no_type_check
 import numpy as np
 
 from thinwire.kernels.compiled import compiled
-from thinwire.kernels.lane_forward import VOCABULARY, block_offsets
+from thinwire.kernels.expert_shape import VOCABULARY
+from thinwire.kernels.lane_forward import block_offsets
 from thinwire.kernels.lane_layout import Sizes
 from thinwire.kernels.lane_rows import (
     LANES,

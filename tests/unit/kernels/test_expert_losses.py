@@ -191,6 +191,41 @@ def test_a_weight_that_is_not_a_number_shows_in_the_loss() -> None:
         assert torch.isnan(losses).all(), slot.name
 
 
+@pytest.mark.parametrize(
+    ("implementation", "shape"),
+    [
+        ("numba", ExpertShape(width=16, embed_width=16)),
+        ("numba", ExpertShape(width=232)),
+        ("triton", ExpertShape(width=4, depth=1, embed_width=4)),
+    ],
+)
+def test_a_variance_beyond_float32_shows_in_the_loss(shape: ExpertShape, implementation: str) -> None:
+    """Scaled by 1 / infinity the residual stream would be zeros, and the loss an innocent ln 256.
+
+    PyTorch's layer norm gives zeros or NaN there, hence ``expert_losses`` promises nothing of the reference.
+    """
+    theta, decoder, windows = (torch.from_numpy(a) for a in inputs_for(LossCase("", shape, 2, 2, 1)))
+    arguments = {"shape": shape, "windows": windows, "implementation": implementation}
+    losses = expert_losses(
+        theta.float(),
+        decoder=1e20 * decoder.float(),
+        address=ADDRESS,
+        directions=range(1),
+        epsilon=1e-3,
+        **arguments,
+    )
+    assert torch.isnan(losses).all()
+    for num_windows in (2, 16):  # with one expert's rows in the lanes, and with windows
+        scores = routed_scores(
+            theta.float()[None],
+            decoder=1e20 * decoder.float(),
+            experts=torch.zeros(num_windows, 1, dtype=torch.int64),
+            first_target=0,
+            **arguments | {"windows": windows[:1].repeat(num_windows, 1)},
+        )
+        assert torch.isnan(scores).all()
+
+
 def test_a_decoder_weight_that_is_not_a_number_shows_in_the_loss() -> None:
     case = CASES[1]
     theta, decoder, windows = (torch.from_numpy(array).clone() for array in inputs_for(case))

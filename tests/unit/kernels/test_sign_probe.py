@@ -5,12 +5,14 @@ import itertools
 import numpy as np
 import pytest
 
+from thinwire.base.errors import UserError
 from thinwire.base.seeds import StreamKey, philox, stream_key
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.sign_probe.api import ProbeAddress, sign_probe, weighted_probe_sum
 from thinwire.kernels.sign_probe.cases import CASES, ProbeCase
-from thinwire.kernels.sign_probe.cpu_impl import perturb, philox_words
+from thinwire.kernels.sign_probe.cpu_impl import _words_of_blocks, perturb
 from thinwire.kernels.sign_probe.reference import gain_words
+from thinwire.kernels.vector_ir import LANES
 
 KEY = stream_key(1, "probe", 0)
 
@@ -46,12 +48,15 @@ def test_the_layout_of_bits_is_the_documented_one() -> None:
 
 
 def test_compiled_philox_gives_the_known_answers() -> None:
-    words = np.zeros(4, np.uint32)
-    philox_words(0, 0, 0, 0, 0, 0, words)
-    assert [hex(word) for word in words] == ["0x6627e8d5", "0xe169c58d", "0xbc57ac4c", "0x9b00dbd8"]
+    """In the first of 16 lanes; the others hold the following blocks."""
+    counters, words = np.zeros((4, LANES), np.uint32), np.zeros((4, LANES), np.uint32)
+    _words_of_blocks(0, 0, 0, 0, 0, 0, counters, words)
+    assert [hex(word) for word in words[:, 0]] == ["0x6627e8d5", "0xe169c58d", "0xbc57ac4c", "0x9b00dbd8"]
     ones = 0xFFFFFFFF
-    philox_words(ones, ones, ones, ones, ones, ones, words)
-    assert [hex(word) for word in words] == ["0x408f276d", "0x41c83b0e", "0xa20bc7c6", "0x6d5451fd"]
+    _words_of_blocks(ones, ones, ones, ones, ones, ones, counters, words)
+    assert [hex(word) for word in words[:, 0]] == ["0x408f276d", "0x41c83b0e", "0xa20bc7c6", "0x6d5451fd"]
+    last = philox(StreamKey(ones, ones), np.array([[LANES - 2, ones, ones, ones]], np.uint32))
+    np.testing.assert_array_equal(words[:, -1], last[0])
 
 
 def test_distribution_of_ordinary_weights_and_gains() -> None:
@@ -205,3 +210,23 @@ def test_a_key_of_high_words_is_used_whole() -> None:
         for low, high in ((0, 0), (2**31, 0), (0, 2**31), (2**32 - 1, 2**32 - 1))
     }
     assert len(probes) == 4
+
+
+def test_an_unknown_implementation_is_refused() -> None:
+    shape, address = ExpertShape(width=4, embed_width=4), ProbeAddress(KEY, 1)
+    with pytest.raises(UserError, match="no implementation 'nubma'"):
+        sign_probe(address, shape=shape, direction=0, implementation="nubma")
+    with pytest.raises(UserError, match="no implementation 'nubma'"):
+        weighted_probe_sum(np.ones(1), address=address, shape=shape, implementation="nubma")
+
+
+def test_triton_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    import triton
+
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="need a CUDA GPU"):
+        weighted_probe_sum(
+            np.ones(1), address=ProbeAddress(KEY, 1), shape=ExpertShape(width=4, embed_width=4), implementation="triton"
+        )

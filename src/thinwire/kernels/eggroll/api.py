@@ -11,6 +11,7 @@ from torch import Tensor
 
 from thinwire.base.errors import UserError
 from thinwire.base.seeds import numpy_generator
+from thinwire.kernels import arguments
 from thinwire.kernels.dispatch import choose
 from thinwire.kernels.eggroll import cpu_impl, reference
 from thinwire.kernels.eggroll.noise import NoiseAddress
@@ -78,24 +79,38 @@ def eggroll_losses(
 
     Raises:
         UserError: where the named implementation cannot run on such tensors, or ``pairs`` is no plain range.
+        ValueError: where shapes or dtypes do not fit each other, there is no window or target, or a number is no
+            32-bit word.
     """
+    _check(theta, shape=shape, windows=windows, state=state)
+    arguments.check_address(**address._asdict())
     if pairs.step != 1 or pairs.start < 0:
         raise UserError(f"pairs are counted up one by one, not {pairs}", where="pairs", fix="give range(first, last)")
-    if _chosen(implementation, like=theta) == "reference":
+    arguments.check_range(pairs, name="pairs")
+    chosen = _chosen(implementation, like=theta)
+    if not pairs:
+        return torch.empty(0, 2, dtype=torch.float64)
+    if chosen == "reference":
         return reference.losses(
             theta, shape=shape, rules=rules, windows=windows, address=address, pairs=pairs, state=state
         )
     found = cpu_impl.losses(
-        theta.numpy(),
+        theta.detach().numpy(),
         shape=shape,
         rules=rules,
         windows=windows.numpy(),
         address=address,
         pairs=pairs,
-        state=state.numpy(),
+        state=state.detach().numpy(),
         threads=threads,
     )
     return torch.from_numpy(found)
+
+
+def _check(theta: Tensor, *, shape: EggrollShape, windows: Tensor, state: Tensor) -> None:
+    arguments.check_theta(theta, num_parameters=shape.num_parameters)
+    arguments.check_windows(windows)
+    arguments.check_state(state, sizes=(len(windows), shape.depth, shape.width))
 
 
 def _chosen(implementation: str, *, like: Tensor) -> str:
@@ -119,13 +134,24 @@ def window_losses(
     implementation: str = "auto",
     threads: int = 1,
 ) -> cpu_impl.Unperturbed:
-    """Mean losses [S] of the unperturbed network and its states [S, L, d] after the last input byte."""
+    """Mean losses [S] of the unperturbed network and its states [S, L, d] after the last input byte.
+
+    Raises:
+        UserError: where the named implementation cannot run on such tensors.
+        ValueError: where shapes or dtypes do not fit each other, or there is no window or target.
+    """
+    _check(theta, shape=shape, windows=windows, state=state)
     if _chosen(implementation, like=theta) == "reference":
         network = reference.plain_network(theta, shape=shape)
         losses, after = reference.run(network, windows.long(), state.to(theta.dtype), shape=shape, rules=rules)
         return cpu_impl.Unperturbed(losses.numpy(), after.float().numpy())
     return cpu_impl.unperturbed(
-        theta.numpy(), shape=shape, rules=rules, windows=windows.numpy(), state=state.numpy(), threads=threads
+        theta.detach().numpy(),
+        shape=shape,
+        rules=rules,
+        windows=windows.numpy(),
+        state=state.detach().numpy(),
+        threads=threads,
     )
 
 
@@ -139,7 +165,7 @@ def next_state(
     implementation: str = "auto",
     threads: int = 1,
 ) -> Float[Tensor, "S L d"]:
-    """Where the streams' next update starts: zeros where ``rules.state`` is ``reset``."""
+    """Where the streams' next update starts: zeros where ``rules.state`` is ``reset``. Raises as ``window_losses``."""
     if rules.state == "reset":
         return torch.zeros_like(state)
     # choice: a stream carries the state of the unperturbed weights; one a member would grow with the population.
@@ -163,6 +189,11 @@ def sign_update(
     address: NoiseAddress,
     threads: int = 1,
 ) -> Moved:
-    """The weights after one update from the signs of all pairs 0..n-1; nothing is changed in place."""
+    """The weights after one update from the signs of all pairs 0..n-1; nothing is changed in place.
+
+    Raises:
+        ValueError: where theta does not fit the shape, there is no sign, or a number is no 32-bit word.
+    """
+    arguments.check_theta(theta, num_parameters=shape.num_parameters)
     total = perturbation_sum(signs, shape=shape, address=address, threads=threads)
     return move(theta, total, num_pairs=len(signs), rules=rules)

@@ -6,7 +6,7 @@ from typing import NamedTuple, no_type_check
 import numpy as np
 
 from thinwire.kernels.compiled import compiled
-from thinwire.kernels.eggroll.lane_forward import NUM_FACTORS, VOCABULARY, Places, Switches, forward_groups
+from thinwire.kernels.eggroll.lane_forward import NUM_FACTORS, Places, Switches, forward_groups
 from thinwire.kernels.eggroll.noise import NoiseAddress, normal_table
 from thinwire.kernels.eggroll.shape import (
     LAYER_MATRICES,
@@ -16,6 +16,7 @@ from thinwire.kernels.eggroll.shape import (
     EggrollShape,
     divisor,
 )
+from thinwire.kernels.expert_shape import VOCABULARY
 from thinwire.kernels.lane_layout import aligned_floats, pad
 from thinwire.kernels.lane_rows import LANES, TILE_ROWS
 from thinwire.kernels.philox_lanes import philox_lanes
@@ -237,6 +238,7 @@ def losses(
     threads: int,
 ) -> np.ndarray:
     """float64 [n, 2]; arguments as in ``api``. A task is a chunk of pair groups."""
+    theta, windows, state = (np.ascontiguousarray(array) for array in (theta, windows, state))
     p, runs = layout_of(shape)
     weights, table = prepare(theta, shape=shape), normal_table()
     switches, scales = _switches(rules, perturbed=True), _scales(shape, rules)
@@ -290,6 +292,7 @@ def unperturbed(
     threads: int,
 ) -> Unperturbed:
     """The same network at theta itself, one row a window, as many rows at once as ``losses`` has members."""
+    theta, windows, state = (np.ascontiguousarray(array) for array in (theta, windows, state))
     p, _ = layout_of(shape)
     weights, switches = prepare(theta, shape=shape), _switches(rules, perturbed=False)
     nothing, none = np.zeros(1, np.float32), np.empty((0, 2), np.int64)

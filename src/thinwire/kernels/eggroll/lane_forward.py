@@ -11,9 +11,9 @@ import numpy as np
 
 from thinwire.kernels.compiled import compiled
 from thinwire.kernels.eggroll import lane_steps as steps
+from thinwire.kernels.expert_shape import VOCABULARY
 from thinwire.kernels.lane_rows import LANES, TILE_ROWS, gather_entries, gemm_set, softmax_sums
 
-VOCABULARY = 256
 NUM_FACTORS = 8
 dot, norm, axpy = steps.dot, steps.norm, steps.axpy
 linear, noisy_linear = steps.linear, steps.noisy_linear

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from thinwire.kernels.expert_shape import MLP_FACTOR, VOCABULARY, TensorSlot, end_to_end
+from thinwire.kernels.expert_shape import MLP_FACTOR, VOCABULARY, TensorSlot, end_to_end, require_counts
 
 LIMIT = 127 / 16
 """Every product, gate and candidate is clipped to +-LIMIT: what eight bits with four of fraction hold."""
@@ -67,10 +67,13 @@ class NormalRun(NamedTuple):
 
 @dataclass(frozen=True)
 class EggrollShape:
-    """The sizes of one network."""
+    """The sizes of one network. Raises ValueError where one is no whole number of at least 1."""
 
     width: int
     depth: int = 6
+
+    def __post_init__(self) -> None:
+        require_counts(width=self.width, depth=self.depth)
 
     @property
     def slots(self) -> tuple[TensorSlot, ...]:

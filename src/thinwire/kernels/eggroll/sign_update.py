@@ -12,6 +12,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from thinwire.kernels import arguments
 from thinwire.kernels.eggroll.cpu_impl import pair_rows
 from thinwire.kernels.eggroll.noise import NoiseAddress
 from thinwire.kernels.eggroll.reference import factors
@@ -39,7 +40,12 @@ def perturbation_sum(
     Args:
         signs: [n], f of the pairs from ``first_pair`` on.
         threads: as many blocks at once, added in their order; each needs M numbers of memory.
+
+    Raises:
+        ValueError: where the signs are not [n], or a pair or a part of the address is no 32-bit word.
     """
+    arguments.check_numbers_of(np.asarray(signs), name="signs", first=first_pair)
+    arguments.check_address(**address._asdict())
     total, last = np.zeros(shape.num_parameters), first_pair + len(signs)
     second = first_pair - first_pair % PAIRS_PER_BLOCK + PAIRS_PER_BLOCK
     edges = [first_pair, *range(second, last, PAIRS_PER_BLOCK), last]
@@ -77,7 +83,15 @@ def threshold(num_pairs: int, *, rules: EggrollRules) -> float:
 
 
 def move(theta: Tensor, total: np.ndarray, *, num_pairs: int, rules: EggrollRules) -> Moved:
-    """``theta + float_step sign(Z)`` where |Z| reaches the threshold."""
+    """``theta + float_step sign(Z)`` where |Z| reaches the threshold.
+
+    Raises:
+        ValueError: where the sum has another length than theta, or is of no pair, so that any weight would move.
+    """
+    if total.shape != tuple(theta.shape) or num_pairs < 1:
+        raise ValueError(
+            f"a sum over at least one pair is {list(theta.shape)} as theta, not {list(total.shape)} over {num_pairs}"
+        )
     # choice: P counts every pair, also those whose members scored alike (f = 0).
     reaches = np.abs(total) >= threshold(num_pairs, rules=rules)
     steps = rules.float_step * np.where(reaches, np.sign(total), 0.0)

@@ -13,7 +13,7 @@ from thinwire.base.seeds import StreamKey
 from thinwire.kernels.compiled import compiled
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.lane_forward import build_table, forward_lanes, pack_weights
-from thinwire.kernels.lane_layout import Sizes, lane_tokens, pack_decoder, sizes_of
+from thinwire.kernels.lane_layout import LANES, Sizes, lane_tokens, pack_decoder, sizes_of
 from thinwire.kernels.lane_workspace import LaneWorkspace
 from thinwire.kernels.sign_probe.cpu_impl import perturb
 from thinwire.kernels.sign_probe.reference import gain_words
@@ -26,7 +26,7 @@ from thinwire.kernels.wide_workspace import WideWorkspace, directions_together, 
 @no_type_check
 def _add_losses(directions: int, num_windows: int, log_probability: np.ndarray, losses: np.ndarray) -> None:
     """losses -= log p [T, 16] of the group's first ``num_windows`` windows, summed in FP64 by window."""
-    for window in range(min(16 // directions, num_windows)):
+    for window in range(min(LANES // directions, num_windows)):
         for direction in range(directions):
             total = 0.0
             for t in range(log_probability.shape[0]):
@@ -53,7 +53,7 @@ def _mean_losses(
     no_hidden = np.empty((0, 0, 0), np.float32)
     build_table(mix, packed, decoder, sizes, table, scratch)
     losses[:] = 0.0
-    per_group = 16 // len(mix)
+    per_group = LANES // len(mix)
     for group in range(tokens.shape[0]):
         state[:] = 0.0
         forward_lanes(mix, packed, table, decoder, sizes, tokens[group], state, scratch, no_hidden, log_probability)
@@ -83,7 +83,7 @@ def _mean_losses_wide(
     no_hidden = np.empty((0, 0, 0, 0), np.float32)
     build_table(mix, packed, decoder, sizes, table, scratch)
     losses[:] = 0.0
-    per_group = 16 // len(mix)
+    per_group = LANES // len(mix)
     for first in range(0, tokens.shape[0], groups):
         some = tokens[first : first + groups]
         forward_wide(
@@ -123,6 +123,7 @@ def expert_losses(
 
     Lanes never mix, so the result does not depend on which directions share them, nor on the threads.
     """
+    theta, decoder, windows = (np.ascontiguousarray(array) for array in (theta, decoder, windows))
     sizes, num_windows, input_bytes = sizes_of(shape), len(windows), windows.shape[1] - 1
     together = directions_together(num_windows, sizes=sizes)
     wide = is_wide(sizes, directions=together)

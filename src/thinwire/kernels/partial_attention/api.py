@@ -1,6 +1,6 @@
 """Attention over one block of keys, merged exactly with other blocks; what context parallelism needs of attention."""
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float
@@ -81,9 +81,9 @@ def partial_attention(
 
     Raises:
         UserError: where the named implementation cannot run on such tensors.
-        ValueError: where the shapes do not fit the mask or each other.
+        ValueError: where the shapes do not fit the mask or each other, or there is no such mask.
     """
-    _check(q, k, mask=mask)
+    _check(q, k, v, mask=mask)
     module = cpu_impl if choose(implementation, like=q) == "flash" else reference
     with torch.no_grad():
         return Partial(*module.partial_attention(q, k, v, mask=mask))
@@ -116,9 +116,14 @@ def partial_attention_backward(
 
     Raises:
         UserError: where the named implementation cannot run on such tensors.
-        ValueError: where the shapes do not fit the mask or each other.
+        ValueError: where the shapes do not fit the mask or each other, or there is no such mask.
     """
-    _check(q, k, mask=mask)
+    _check(q, k, v, mask=mask)
+    if grad_out.shape != q.shape or out.shape != q.shape or lse.shape != q.shape[:3]:
+        raise ValueError(
+            f"the output and its gradient are as the queries, {list(q.shape)}, and lse as they without the last axis, "
+            f"not {list(out.shape)}, {list(grad_out.shape)} and {list(lse.shape)}"
+        )
     module = cpu_impl if choose(implementation, like=q) == "flash" else reference
     with torch.no_grad():
         return Gradients(*module.partial_attention_backward(grad_out, q, k, v, out=out, lse=lse, mask=mask))
@@ -136,8 +141,15 @@ def merge(into: Partial, block: Partial) -> Partial:
     return Partial(out.to(into.out.dtype), torch.logaddexp(into.lse, block.lse))
 
 
-def _check(q: Tensor, k: Tensor, *, mask: Mask) -> None:
-    if q.shape[1] % k.shape[1]:
+def _check(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask) -> None:
+    if mask not in get_args(Mask):
+        raise ValueError(f"a mask is one of {', '.join(get_args(Mask))}, not {mask!r}")
+    if q.dim() != 4 or k.dim() != 4 or k.shape != v.shape or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]):
+        raise ValueError(
+            "queries are [B, H, T, w], keys and values both [B, G, S, w], not "
+            f"{list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
+        )
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(f"{q.shape[1]} query heads cannot share {k.shape[1]} key heads equally")
     if k.shape[2] == 0 or q.shape[2] == 0:
         raise ValueError("a block without queries or keys needs no attention")

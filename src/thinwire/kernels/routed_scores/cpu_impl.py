@@ -70,6 +70,7 @@ def routed_scores(
     finished: Callable[[int], None] | None = None,
 ) -> np.ndarray:
     """float64 [n, k, T - first_target]; arguments as in ``api``. ``decoder`` is [256, d_E] or one per expert."""
+    thetas, decoder, windows, experts = (np.ascontiguousarray(array) for array in (thetas, decoder, windows, experts))
     scores = np.empty((*experts.shape, windows.shape[1] - 1 - first_target))
     if is_wide(sizes_of(shape), directions=1):
         _wide_scores(
@@ -176,6 +177,7 @@ def decoder_inputs(
     theta: np.ndarray, *, shape: ExpertShape, decoder: np.ndarray, windows: np.ndarray, threads: int
 ) -> np.ndarray:
     """float32 [B, T, d_E]: h at every position of windows [B, T + 1]."""
+    theta, decoder, windows = (np.ascontiguousarray(array) for array in (theta, decoder, windows))
     sizes = sizes_of(shape)
     if is_wide(sizes, directions=1):
         packed_decoder = pack_decoder(decoder, sizes=sizes)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from thinwire.kernels.arguments import check_expert_indices, check_packable
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.lane_forward import build_table, pack_weights
 from thinwire.kernels.lane_layout import VOCABULARY, aligned_floats, pack_decoder, sizes_of
@@ -28,7 +29,12 @@ class ResidentExperts:
     """
 
     def __init__(self, thetas: np.ndarray, *, shape: ExpertShape, decoder: np.ndarray) -> None:
-        """``thetas`` [N, M]; ``decoder`` [256, d_E], or [N, 256, d_E], one per expert; all float32."""
+        """``thetas`` [N, M]; ``decoder`` [256, d_E], or [N, 256, d_E], one per expert; all float32.
+
+        Raises:
+            ValueError: where their shapes or dtypes do not fit.
+        """
+        check_packable(thetas, decoder, shape=shape)
         self.thetas, self.shape, self.sizes = np.ascontiguousarray(thetas), shape, sizes_of(shape)
         num_experts = len(thetas)
         decoders = decoder if decoder.ndim == 3 else decoder[None]
@@ -39,6 +45,14 @@ class ResidentExperts:
         self.packed = aligned_floats(num_experts * self.sizes.packed_floats).reshape(num_experts, -1)
         self.tables = aligned_floats(num_experts * VOCABULARY * self.sizes.entry_floats).reshape(num_experts, -1)
         self._is_loaded = np.zeros(num_experts, np.bool_)
+
+    def check_holds(self, num_experts: int, *, shape: ExpertShape, num_decoders: int) -> None:
+        """Raises ValueError where these are not so many experts of this shape with so many decoders."""
+        if (num_experts, num_decoders) != (len(self.thetas), len(self.decoders)) or shape != self.shape:
+            raise ValueError(
+                f"resident holds {len(self.thetas)} experts of {self.shape} and {len(self.decoders)} decoders, not "
+                f"{num_experts} of {shape} and {num_decoders}"
+            )
 
     @property
     def num_bytes(self) -> int:
@@ -51,8 +65,10 @@ class ResidentExperts:
         return self.decoders[min(expert, len(self.decoders) - 1)]
 
     def load(self, experts: Iterable[int], *, threads: int = 1) -> None:
-        """Pack those of ``experts`` that are not packed yet."""
-        missing = [expert for expert in experts if not self._is_loaded[expert]]
+        """Pack those of ``experts`` that are not packed yet. Raises ValueError for one outside 0..N-1."""
+        wanted = list(experts)
+        check_expert_indices(wanted, num_experts=len(self.thetas))
+        missing = [expert for expert in wanted if not self._is_loaded[expert]]
 
         def run(expert: int, scratch: np.ndarray) -> None:
             packed, table = self.packed[expert], self.tables[expert]

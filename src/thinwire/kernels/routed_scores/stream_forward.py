@@ -11,7 +11,8 @@ import numpy as np
 from numba import njit
 
 from thinwire.kernels.compiled import compiled
-from thinwire.kernels.lane_forward import VOCABULARY, block_offsets
+from thinwire.kernels.expert_shape import VOCABULARY
+from thinwire.kernels.lane_forward import block_offsets
 from thinwire.kernels.lane_layout import Sizes, aligned_floats, pad
 from thinwire.kernels.lane_rows import LANES, ROWS_AT_ONCE, TILE_ROWS, gelu, lstm_cell
 from thinwire.kernels.routed_scores.stream_rows import copy_tiles, gemm_1, gemm_2, gemm_4, stream_norm, stream_softmax

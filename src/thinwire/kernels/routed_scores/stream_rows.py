@@ -11,13 +11,13 @@ from typing import Any
 
 from llvmlite import ir
 
+from thinwire.kernels.expert_shape import LAYER_NORM_EPSILON
 from thinwire.kernels.lane_rows import ROWS_AT_ONCE, SUM_CHAINS, TILE_ROWS
 from thinwire.kernels.vector_ir import (
     EXP_LOW,
     FLOAT,
     INT32,
     LANES,
-    LAYER_NORM_EPSILON,
     Lanes,
     buffers_intrinsic,
     row_number,
@@ -118,7 +118,7 @@ def _gemm(tiles: int) -> Any:
 
 
 def _emit_layer_norm(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
-    """out = gain (x - mean) / sqrt(variance + 1e-5) over each stream's rows.
+    """out = gain (x - mean) / sqrt(variance + 1e-5) over each stream's rows; NaN where the variance is infinite.
 
     The chains of ``lane_rows`` (row r belongs to chain r % 4) lie side by side in one vector, stream after stream.
     """
@@ -152,7 +152,7 @@ def _emit_layer_norm(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> Non
         return b.fmul(difference, difference)
 
     variances = b.fadd(summed(square), each.constant(LAYER_NORM_EPSILON))
-    scales = b.fdiv(each.constant(1.0), each.sqrt(variances))
+    scales = each.fma(variances, each.constant(0.0), b.fdiv(each.constant(1.0), each.sqrt(variances)))
 
     def write(group: Any, _: list[Any]) -> list[Any]:
         first = b.mul(group, row_number(LANES))

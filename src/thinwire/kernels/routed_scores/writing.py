@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from thinwire.kernels.compiled import compiled
-from thinwire.kernels.lane_forward import VOCABULARY
+from thinwire.kernels.expert_shape import VOCABULARY
 from thinwire.kernels.lane_layout import Sizes
 from thinwire.kernels.routed_scores.resident import ResidentExperts
 from thinwire.kernels.routed_scores.stream_forward import (
@@ -176,7 +176,11 @@ def _read(
 
 
 def read_text(model: ResidentExperts, experts: Sequence[int], text: bytes) -> list[Reading]:
-    """Each of ``experts`` reads ``text`` from the zero state of a window's start. Raises ValueError for no byte."""
+    """Each of ``experts`` reads ``text`` from the zero state of a window's start.
+
+    Raises:
+        ValueError: where there is no byte, or an expert is not in 0..N-1.
+    """
     if not text:
         raise ValueError("no byte to read")
     model.load(experts)
@@ -212,8 +216,18 @@ def continue_texts(
     Args:
         experts: the k experts of all texts, in the order of their readings.
         temperature: 0 takes the likeliest byte; 1 samples from the mixture as it is.
+
+    Raises:
+        ValueError: where an expert is not in 0..N-1, or a text has not one reading and one weight for each expert, or
+            not as many uniforms as the others.
     """
     model.load(experts)
+    for text in texts:
+        if not len(text.readings) == len(text.weights) == len(experts) or len(text.uniforms) != len(texts[0].uniforms):
+            raise ValueError(
+                f"{len(experts)} experts and {len(texts[0].uniforms)} bytes need as many readings, weights and "
+                f"uniforms, not {len(text.readings)}, {len(text.weights)} and {len(text.uniforms)}"
+            )
     written: list[Written] = []
     while len(written) < len(texts):
         count = next(count for count in STREAMS_TOGETHER if count <= len(texts) - len(written))

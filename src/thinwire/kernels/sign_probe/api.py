@@ -1,10 +1,13 @@
 """Probes by address: one of them, or a weighted sum of many (Eqs. 2 and 8, appendix E)."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from thinwire.base.seeds import StreamKey
+from thinwire.kernels import arguments
+from thinwire.kernels.dispatch import Chosen, choose, device_for
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.sign_probe import cpu_impl, reference
 
@@ -22,10 +25,19 @@ def sign_probe(
     *,
     shape: ExpertShape,
     direction: int,
-    implementation: Literal["numba", "triton", "reference"] = "numba",
+    implementation: str = "auto",
 ) -> np.ndarray:
-    """int8 [M]: z_direction. Ordinary weights 0 (1/2), +1 or -1 (1/4 each); gains +1 or -1 (1/2 each)."""
+    """int8 [M]: z_direction. Ordinary weights 0 (1/2), +1 or -1 (1/4 each); gains +1 or -1 (1/2 each).
+
+    ``auto`` is ``numba``: no tensor says that the sign is wanted on a GPU.
+
+    Raises:
+        UserError: where the implementation is unknown or cannot run here.
+        ValueError: where the direction or a part of the address is no 32-bit word.
+    """
     key, update, accumulation = address
+    arguments.check_address(**address._asdict(), direction=direction)
+    implementation = _chosen(implementation)
     if implementation == "triton":
         from thinwire.kernels.sign_probe import triton_impl
 
@@ -41,7 +53,7 @@ def weighted_probe_sum(
     shape: ExpertShape,
     first_direction: int = 0,
     threads: int = 1,
-    implementation: Literal["numba", "triton", "reference"] = "numba",
+    implementation: str = "auto",
 ) -> np.ndarray:
     """float64 [M]: sum_j w_j z_j with probes rebuilt from their address, added in the order of the directions.
 
@@ -49,8 +61,16 @@ def weighted_probe_sum(
         weights: float64 [n], one a direction from ``first_direction`` on.
 
     The result is the same bits for every implementation and number of threads. ``triton`` runs on the GPU and needs no
-    tensor there.
+    tensor there; ``auto`` is ``numba``.
+
+    Raises:
+        UserError: where the implementation is unknown or cannot run here.
+        ValueError: where the weights are not [n], or a direction or a part of the address is no 32-bit word.
     """
+    weights = np.asarray(weights, np.float64)
+    arguments.check_numbers_of(weights, name="weights", first=first_direction)
+    arguments.check_address(**address._asdict())
+    implementation = _chosen(implementation)
     common: dict[str, Any] = {"shape": shape, "first_direction": first_direction} | address._asdict()
     if implementation == "reference":
         return reference.weighted_sum(weights, **common)
@@ -59,3 +79,7 @@ def weighted_probe_sum(
 
         return triton_impl.weighted_sum(weights, **common)
     return cpu_impl.weighted_sum(weights, threads=threads, **common)
+
+
+def _chosen(name: str) -> Chosen:
+    return choose(name, like=torch.empty(0, device=device_for(name)))

@@ -4,7 +4,7 @@ from typing import no_type_check
 
 import numpy as np
 
-from thinwire.base.seeds import MULTIPLIER_0, MULTIPLIER_1, PHILOX_ROUNDS, WEYL_0, WEYL_1, StreamKey
+from thinwire.base.seeds import StreamKey
 from thinwire.kernels.compiled import compiled
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.philox_lanes import add_by_word, philox_lanes, step_by_word
@@ -12,23 +12,7 @@ from thinwire.kernels.sign_probe.reference import COORDINATES_PER_BLOCK, COORDIN
 from thinwire.kernels.threads import for_each
 from thinwire.kernels.vector_ir import LANES
 
-LOW_32 = np.uint64(0xFFFFFFFF)
-SHIFT_32 = np.uint64(32)
-M0, M1, W0, W1 = np.uint64(MULTIPLIER_0), np.uint64(MULTIPLIER_1), np.uint64(WEYL_0), np.uint64(WEYL_1)
 BLOCKS_PER_TASK = 256
-
-
-@compiled
-@no_type_check
-def philox_words(key_low: int, key_high: int, c0: int, c1: int, c2: int, c3: int, words: np.ndarray) -> None:
-    """Philox4x32-10 into uint32 words [4]."""
-    x0, x1, x2, x3 = np.uint64(c0), np.uint64(c1), np.uint64(c2), np.uint64(c3)
-    k0, k1 = np.uint64(key_low), np.uint64(key_high)
-    for _ in range(PHILOX_ROUNDS):
-        p0, p1 = M0 * x0, M1 * x2
-        x0, x1, x2, x3 = (p1 >> SHIFT_32) ^ x1 ^ k0, p1 & LOW_32, (p0 >> SHIFT_32) ^ x3 ^ k1, p0 & LOW_32
-        k0, k1 = (k0 + W0) & LOW_32, (k1 + W1) & LOW_32
-    words[0], words[1], words[2], words[3] = np.uint32(x0), np.uint32(x1), np.uint32(x2), np.uint32(x3)
 
 
 @compiled
