@@ -59,12 +59,19 @@ def gradient_from_differences(
     epsilon: float,
     difference: Difference,
     threads: int = 1,
+    implementation: str = "auto",
 ) -> Float64[Tensor, " M"]:
-    """g = 1/A sum_a 1/n sum_j D_aj z_aj, in FP64, added in the order of (a, j) (Eq. 8; accumulation, appendix E)."""
+    """g = 1/A sum_a 1/n sum_j D_aj z_aj, in FP64, added in the order of (a, j) (Eq. 8; accumulation, appendix E).
+
+    Args:
+        implementation: that of the run, so that probes are summed where they are perturbed; the same bits for any.
+    """
     total = np.zeros(shape.num_parameters)
     for values, address in zip(differences, addresses, strict=True):
         weights = derivatives(values, epsilon=epsilon, difference=difference) / len(values)
-        total += weighted_probe_sum(weights, address=address, shape=shape, threads=threads)
+        total += weighted_probe_sum(
+            weights, address=address, shape=shape, threads=threads, implementation=implementation
+        )
     return torch.from_numpy(total / len(differences))
 
 
@@ -93,12 +100,14 @@ def estimate(
     epsilon: float,
     difference: Difference,
     threads: int = 1,
+    implementation: str = "auto",
 ) -> Estimate:
     """One update's gradient estimate.
 
     Args:
         losses: evaluates every direction of an address on that address's own batch, one column a sign.
         addresses: one an accumulation batch; all its directions and signs share the batch.
+        implementation: of the weighted sum, as in ``gradient_from_differences``.
     """
     batches = [differences_of(losses(address), difference=difference) for address in addresses]
     gradient = gradient_from_differences(
@@ -108,5 +117,6 @@ def estimate(
         epsilon=epsilon,
         difference=difference,
         threads=threads,
+        implementation=implementation,
     )
     return Estimate(gradient, batches)

@@ -6,7 +6,8 @@ import torch
 
 from thinwire.base.seeds import stream_key
 from thinwire.kernels.expert_shape import ExpertShape
-from thinwire.kernels.sign_probe.api import ProbeAddress, sign_probe
+from thinwire.kernels.sign_probe.api import ProbeAddress, sign_probe, weighted_probe_sum
+from thinwire.soma import spsa
 from thinwire.soma.spsa import SIGNS, derivatives, differences_of, estimate, gradient_from_differences
 
 SHAPE = ExpertShape(width=3, depth=1, embed_width=2)
@@ -62,3 +63,21 @@ def test_differences_alone_rebuild_the_gradient_for_any_threads() -> None:
 def test_every_address_needs_its_differences() -> None:
     with pytest.raises(ValueError):
         gradient_from_differences([np.ones(2)], addresses=[ADDRESS] * 2, shape=SHAPE, epsilon=1.0, difference="central")
+
+
+@pytest.mark.parametrize("implementation", ["numba", "triton", "reference"])
+def test_probes_are_summed_by_the_implementation_of_the_run(
+    implementation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = torch.from_numpy(np.random.default_rng(0).standard_normal((5, 2)))
+    setting = {"addresses": [ADDRESS], "shape": SHAPE, "epsilon": 1e-3, "difference": "central"}
+    expected, asked = estimate(lambda _: values, **setting).gradient, []
+
+    def recording(*arguments: object, **rest: object) -> np.ndarray:
+        asked.append(rest["implementation"])
+        return weighted_probe_sum(*arguments, **rest)
+
+    monkeypatch.setattr(spsa, "weighted_probe_sum", recording)
+    found = estimate(lambda _: values, **setting, implementation=implementation).gradient
+    assert torch.equal(found, expected)
+    assert asked == [implementation]
