@@ -51,13 +51,22 @@ def test_products_are_the_hessians_and_do_not_depend_on_chunks(
 def test_each_noise_meets_its_own_curvature(expert: Expert) -> None:
     noisy, text = windows(6, seed=1), windows(5, seed=2)
     generator = np.random.default_rng(0)
-    found = noise_curvature(expert, shape=SHAPE, noisy=noisy, windows=text, generator=generator, num_probes=4000)
+    halves = tuple(window_gradients(expert, shape=SHAPE, windows=windows(3, seed=s))[0].mean(dim=0) for s in (3, 4))
+    found = noise_curvature(
+        expert,
+        shape=SHAPE,
+        noisy=noisy,
+        windows=text,
+        halves=(halves[0].numpy(), halves[1].numpy()),
+        generator=generator,
+        num_probes=4000,
+    )
     hessian, q = whole_hessian(expert, text), torch.from_numpy(probe_density(SHAPE))
     gradients = window_gradients(expert, shape=SHAPE, windows=noisy)[0]
     covariance = torch.cov(gradients.T) * q[:, None] * q
-    mean = gradients.mean(dim=0) * q
+    first, second = (half * q for half in halves)
     assert found.batch == pytest.approx(float((hessian * covariance).sum() / covariance.trace()), abs=1e-7)
-    assert found.gradient == pytest.approx(float(mean @ hessian @ mean / mean.square().sum()), abs=1e-7)
+    assert found.gradient == pytest.approx(float(second @ hessian @ first / (second @ first)), abs=1e-7)
     # z^T H z has mean sum q H_ii; its spread is at most that of dense probes, 2 |H|^2, and of |z|^2
     expected = float((q * hessian.diagonal()).sum() / q.sum())
     spread = sqrt(2 * float(hessian.square().sum()) + 2 * float(hessian.diagonal().square().sum())) / float(q.sum())
@@ -65,5 +74,8 @@ def test_each_noise_meets_its_own_curvature(expert: Expert) -> None:
 
 
 def test_one_window_has_no_noise(expert: Expert) -> None:
+    mean, generator = np.ones(SHAPE.num_parameters), np.random.default_rng(0)
     with pytest.raises(ValueError, match="fewer than two"):
-        noise_curvature(expert, shape=SHAPE, noisy=windows(1), windows=windows(2), generator=np.random.default_rng(0))
+        noise_curvature(
+            expert, shape=SHAPE, noisy=windows(1), windows=windows(2), halves=(mean, mean), generator=generator
+        )

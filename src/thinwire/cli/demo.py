@@ -55,7 +55,7 @@ def main(argv: list[str]) -> None:
             data=data,
             out=run,
             preset="demo",
-            command=shlex.join([program(), "demo", *argv]),
+            command=shlex.join([*program(), "demo", *argv]),
             voice=Voice(progress, terminal.say),
         )
     print_table(score_rows(record))
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> None:
     print_bytes(b"\nsample (the prompt, then what the ensemble writes):\n" + sample.prompt + sample.text + b"\n\n")
     runs = {"plain": arguments.out / "subspaces-plain", "compressed": arguments.out / "subspaces"}
     presets = {"plain": demo_plain(), "compressed": demo_compressed()}
-    command = shlex.join([program(), "demo", *argv])
+    command = shlex.join([*program(), "demo", *argv])
     for name, folder in runs.items():
         terminal.say(f"a Llama over four local ranks, keys and values {name}")
         _train_over_ranks(presets[name], data=data, out=folder, preset=f"demo-{name}", command=command)

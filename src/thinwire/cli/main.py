@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     def call() -> None:
         importlib.import_module(f"thinwire.cli.{verb}").main(rest)
 
-    return _outcome(call, command=shlex.join([program(), *argv]))
+    return _outcome(call, command=shlex.join([*program(), *argv]))
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

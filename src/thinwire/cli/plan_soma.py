@@ -141,7 +141,7 @@ def _parse(base: Base, argv: list[str], *, prog: str) -> Arguments:
             devices: That train at once; a device is a core, with the triton kernels a GPU.
             memory: Of one device, for example 4GB.
             fixed: Whether every expert keeps its width, or the ensemble its total size, as N changes.
-            updates: Of every expert; from a thousandth to ten thousand times as many are tried.
+            updates: Of every expert; what these and other numbers of updates allow is in the JSON.
             most_experts: N = 1, 2, 4, ... and the configuration's own, none above this.
             speed: Byte-forwards a second of one device at the configuration's width, instead of measuring here.
             curves: Runs whose recorded losses choose among their settings where they cover the budget.
@@ -190,7 +190,8 @@ def _noise(base: Base, question: Question, terminal: Terminal) -> tuple[NoiseSou
         kept = RunFolder(base.run).results / VARIANCE
         try:
             record = read_json(kept) if kept.is_file() else _measure(base.run, terminal)
-            return measured_noise(record, window_bytes=window_bytes), []
+            noise = measured_noise(record, window_bytes=window_bytes)
+            return noise, [_assumed_costs(noise)] if noise.costs_assumed else []
         except UserError as error:
             warnings.append(f"the noise of {base.run} cannot be measured: {error.what}")
     noise = assumed_noise(window_bytes)
@@ -198,7 +199,14 @@ def _noise(base: Base, question: Question, terminal: Terminal) -> tuple[NoiseSou
         f"nu = {noise.nu:.3g} and a gradient spread evenly over all weights are assumed; both differ with text and "
         "training. Give a run for its own (thinwire plan soma RUN ...)"
     )
-    return noise, warnings
+    return noise, [*warnings, _assumed_costs(noise)]
+
+
+def _assumed_costs(noise: NoiseSource) -> str:
+    return (
+        f"costs of noise are assumed ({noise.costs.batch:,.0f} and {noise.costs.signal:,.0f}): nobody measured them, "
+        "or the loss is not curved upwards there (thinwire measure variance RUN)"
+    )
 
 
 def _measure(run: Path, terminal: Terminal) -> dict[str, Any]:
@@ -249,6 +257,7 @@ def _record(
             "a_of_width": [{"width": shape.width, "a": of.a} for shape, of in terms.items()],
             "batch_cost": noise.costs.batch,
             "signal_cost": noise.costs.signal,
+            "costs_assumed": noise.costs_assumed,
             "origin": noise.origin,
             "assumed": noise.is_assumed,
         },

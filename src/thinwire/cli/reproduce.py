@@ -65,7 +65,7 @@ def main(argv: list[str]) -> None:
             data=arguments.data,
             texts=arguments.texts,
             threads=arguments.threads,
-            command=shlex.join([program(), "reproduce", *argv]),
+            command=shlex.join([*program(), "reproduce", *argv]),
             voice=Voice(progress, terminal.say),
         )
         try:
@@ -136,7 +136,7 @@ def _command(names: list[str], arguments: Arguments) -> str:
     if arguments.threads:
         options["--threads"] = arguments.threads
     words = [str(word) for option in options.items() for word in option]
-    return shlex.join([program(), "reproduce", *names, *words])
+    return shlex.join([*program(), "reproduce", *names, *words])
 
 
 def _names(item: Item) -> str:

@@ -56,7 +56,7 @@ def main(argv: list[str]) -> None:
             data=arguments.data,
             out=arguments.out,
             preset=name,
-            command=shlex.join([program(), "train", *argv]),
+            command=shlex.join([*program(), "train", *argv]),
             voice=Voice(progress, terminal.say) if _is_heard(arguments.config) else Voice(),
         )
     if not record:  # this process is one rank of many, and the first one reports

@@ -37,7 +37,8 @@ class NoiseSource:
         measured: None where nobody measured anything.
         origin: where nu and a come from, for people.
         is_assumed: whether nobody measured them for this text, start and window size.
-        costs: what batch noise and the gradient cost a step, in units of perturbation noise.
+        costs: what batch noise and the gradient cost a step, in units of perturbation noise; the same for every shape.
+        costs_assumed: whether nobody measured those.
     """
 
     nu: float
@@ -45,6 +46,7 @@ class NoiseSource:
     origin: str
     is_assumed: bool
     costs: NoiseCosts
+    costs_assumed: bool
 
     def terms_of(self, shape: ExpertShape) -> NoiseTerms:
         """Of an expert of this shape; nu does not depend on how its coordinates are grouped (appendix F.1).
@@ -80,7 +82,7 @@ def assumed_noise(window_bytes: int) -> NoiseSource:
     choice: nu falls with the window's length by the power law through two measured lengths, and the gradient is taken
     to be spread evenly; both change with text and training, so a plan from them says that they are assumed.
     """
-    return NoiseSource(SEEN_NU[-1][1] * _ratio(window_bytes), None, "assumed", True, SEEN_COSTS)
+    return NoiseSource(SEEN_NU[-1][1] * _ratio(window_bytes), None, "assumed", True, SEEN_COSTS, True)
 
 
 def measured_noise(record: dict[str, Any], *, window_bytes: int) -> NoiseSource:
@@ -94,11 +96,11 @@ def measured_noise(record: dict[str, Any], *, window_bytes: int) -> NoiseSource:
     updates = ", ".join(f"{update:,}" for update in sorted(set(record["updates"])))
     origin = f"measured at update {updates}"
     if record["window_bytes"] == window_bytes:
-        return NoiseSource(nu, Measured(terms, record["num_parameters"]), origin, False, costs)
+        return NoiseSource(nu, Measured(terms, record["num_parameters"]), origin, False, costs, not kept)
     ratio = _ratio(window_bytes) / _ratio(record["window_bytes"])
     carried = terms._replace(nu=ratio * terms.nu, a_nu=ratio * terms.a_nu, baseline_nu=ratio * terms.baseline_nu)
     origin = f"{origin} on windows of {record['window_bytes']:,} bytes"
-    return NoiseSource(ratio * nu, Measured(carried, record["num_parameters"]), origin, True, costs)
+    return NoiseSource(ratio * nu, Measured(carried, record["num_parameters"]), origin, True, costs, not kept)
 
 
 def _ratio(window_bytes: int) -> float:

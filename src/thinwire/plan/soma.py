@@ -21,7 +21,6 @@ from thinwire.soma.config import Difference
 from thinwire.soma.equal_size import ensemble_size
 from thinwire.soma.theory import (
     FEWEST_DIRECTIONS,
-    FORWARDS_PER_DIRECTION,
     expected_cosine,
     noiseless_share,
     relative_variance,
@@ -29,8 +28,6 @@ from thinwire.soma.theory import (
 
 DIFFERENCES: tuple[Difference, ...] = ("central", "one_sided")
 PAPER_SIDES = 64
-SMALLEST_TRIED = 256
-"""Forwards of a window: an expert's smallest update whose training has been compared (decision 0016)."""
 Role = Literal["least", "paper", "own"]
 UNIT_WORDS = {"device_seconds": "s", "byte_forwards": " byte-forwards", "operations": " ops"}
 
@@ -86,6 +83,11 @@ def updates_of(question: Question, step: Step) -> int:
 def smallest_update(num_experts: int, difference: Difference) -> Setting:
     """On one window, with as few directions as the difference can do with."""
     return Setting(num_experts, FEWEST_DIRECTIONS[difference], 1, 1, difference)
+
+
+def smallest_tried(num_experts: int) -> Setting:
+    """As many forwards as an expert's smallest update whose training has been compared (decision 0016)."""
+    return Setting(num_experts, 16, 16, 1, "one_sided")
 
 
 class Planner:
@@ -153,10 +155,15 @@ class Planner:
         )
 
     def _least(self, ensemble: Ensemble) -> Iterator[dict[str, Any]]:
-        """The least noise at every number of updates, of both differences."""
+        """The least noise at every number of updates, of both differences.
+
+        choice: no more updates than of the smallest that was tried, where one of those fits: by the closed form
+        forwards are worth the more the smaller an update.
+        """
         smallest = [smallest_update(ensemble.num_experts, difference) for difference in DIFFERENCES]
         most = {one.difference: updates_of(self.question, self._step(ensemble, one)) for one in smallest}
-        for updates in self.question.aimed_updates(max(most.values())):
+        tried = updates_of(self.question, self._step(ensemble, smallest_tried(ensemble.num_experts)))
+        for updates in self.question.aimed_updates(tried or max(most.values())):
             for one in smallest:
                 if updates <= most[one.difference]:
                     setting = self._least_noisy(ensemble, updates, one.difference) or one
@@ -183,11 +190,9 @@ class Planner:
         return found and Setting(ensemble.num_experts, int(found.directions), int(found.batch), 1, difference)
 
     def _chosen(self, options: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-        """choice: the one that is worth most, with no smaller updates than have been tried, unless none are larger: by
-        the closed form forwards are worth the more the smaller an update."""
-        fitting = [option for option in options if option["fits"]]
-        tried = [option for option in fitting if _window_forwards(option) >= SMALLEST_TRIED]
-        return max(tried or fitting, key=lambda option: option["noiseless_updates"], default=None)
+        """The one that is worth most."""
+        fitting = (option for option in options if option["fits"])
+        return max(fitting, key=lambda option: option["noiseless_updates"], default=None)
 
     def _given(self, ensemble: Ensemble) -> Iterator[dict[str, Any]]:
         """The paper's allocation for every N, and the configuration's own."""
@@ -241,12 +246,6 @@ class Planner:
             "memory_bytes": memory,
             "fits": question.memory_bytes is None or memory <= question.memory_bytes,
         }
-
-
-def _window_forwards(option: dict[str, Any]) -> int:
-    """Of one update of one expert."""
-    signs = FORWARDS_PER_DIRECTION[option["difference"]]
-    return int(signs * option["directions"] * option["batch"] * option["accumulation"])
 
 
 def _rounded_up(value: int | float) -> str:

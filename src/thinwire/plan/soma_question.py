@@ -9,7 +9,7 @@ from thinwire.soma.budget import Setting
 from thinwire.soma.config import SomaConfig
 from thinwire.soma.equal_size import ensemble_size, width_for_size
 
-AROUND = (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
+AROUND = (0.001, 0.01, 0.1, 0.3, 1, 3, 10)
 """Parts of the wanted updates at which an allocation is looked for."""
 
 
@@ -49,12 +49,12 @@ class Question:
         return self.config.experts.window_bytes
 
     def aimed_updates(self, most: int) -> list[int]:
-        """Around the wanted ones, as far as the smallest update fits so often, and ``most`` where fewer than wanted do.
+        """Around the wanted ones as far as ``most``, and ``most``.
 
         Args:
             most: s_max of the smallest update.
         """
-        around = {max(1, round(part * self.wanted_updates)) for part in AROUND} | {min(most, self.wanted_updates)}
+        around = {max(1, round(part * self.wanted_updates)) for part in AROUND} | {most}
         return sorted(updates for updates in around if 0 < updates <= most)
 
     def own_setting(self) -> Setting:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Float64, UInt8
 from torch import Tensor
 
 from thinwire.kernels.expert_losses import reference
@@ -26,7 +26,7 @@ class NoiseCurvature(NamedTuple):
     Attributes:
         probe: along recorded probes, where perturbation noise lies.
         batch: along the differences of single windows' gradients from their mean, times q.
-        gradient: along the mean gradient times q, an estimate's mean.
+        gradient: along the gradient times q, an estimate's mean.
     """
 
     probe: float
@@ -47,6 +47,7 @@ def noise_curvature(
     shape: ExpertShape,
     noisy: UInt8[Tensor, "B T1"],
     windows: UInt8[Tensor, "W T1"],
+    halves: tuple[Float64[np.ndarray, " M"], Float64[np.ndarray, " M"]],
     generator: np.random.Generator,
     num_probes: int = 8,
 ) -> NoiseCurvature:
@@ -55,6 +56,7 @@ def noise_curvature(
     Args:
         noisy: windows whose gradients give batch noise; at least two.
         windows: other ones, whose mean loss is curved.
+        halves: two independent estimates of the gradient; the product of both has no noise of either in its mean.
         num_probes: random directions for ``probe``.
 
     Raises:
@@ -65,16 +67,17 @@ def noise_curvature(
     q = torch.from_numpy(probe_density(shape)).to(expert.theta.dtype)
     size = windows_per_chunk(shape, window_bytes=noisy.shape[1] - 1, value_bytes=expert.theta.element_size())
     gradients = torch.cat([window_gradients(expert, shape=shape, windows=part)[0] for part in noisy.split(size)])
-    mean = gradients.mean(dim=0)
     is_moved = generator.random((num_probes, len(q))) < q.numpy()
     signs = generator.choice((-1.0, 1.0), (num_probes, len(q)))
     probes = torch.from_numpy(is_moved * signs).to(expert.theta.dtype)
 
-    def along(directions: Tensor) -> float:
+    def along(directions: Tensor, others: Tensor) -> float:
         products = hessian_products(expert, shape=shape, windows=windows, directions=directions)
-        return float((directions * products).sum() / directions.square().sum())
+        return float((others * products).sum() / (others * directions).sum())
 
-    return NoiseCurvature(along(probes), along((gradients - mean) * q), along((mean * q)[None]))
+    noise = (gradients - gradients.mean(dim=0)) * q
+    first, second = (torch.from_numpy(half).to(q)[None] * q for half in halves)
+    return NoiseCurvature(along(probes, probes), along(noise, noise), along(first, second))
 
 
 def hessian_products(

@@ -42,7 +42,7 @@ from thinwire.soma.variance_record import DIFFERENCES, ExpertFindings, variance_
 
 FEWEST_REFERENCE_WINDOWS = 4
 REFERENCE_BYTES, USUAL_REFERENCE_WINDOWS = 32_768, 64
-CURVED_BYTES, USUAL_CURVED_WINDOWS, NOISY_WINDOWS = 16_384, 16, 8
+CURVED_BYTES, USUAL_CURVED_WINDOWS, NOISY_WINDOWS = 4096, 16, 8
 """Of curvature: the text whose loss is curved, and the windows whose gradients are noise."""
 
 
@@ -79,7 +79,7 @@ def measure_variance(run: Path, *, effort: Effort | None = None, progress: Progr
     count = min(effort.experts, len(names))
     chosen = [names[place * len(names) // count] for place in range(count)]
     corpus = opened.open_corpus()
-    task = (progress or Silent()).task("variance", len(chosen) * (1 + effort.repeats * setting.accumulation))
+    task = (progress or Silent()).task("variance", len(chosen) * (2 + effort.repeats * setting.accumulation))
     findings = [
         _measure_expert(opened, opened.job(name, corpus=corpus), name=name, effort=effort, task=task) for name in chosen
     ]
@@ -139,11 +139,14 @@ def _measure_expert(run: SomaRun, job: ExpertJob, *, name: str, effort: Effort, 
                 mean = np.mean([sample.estimate(difference) for sample in samples], axis=0)
                 found.append(error_of(mean, reference=reference))
     population = coordinate_groups(reference.both, shape=shape, is_population=True)
-    curvature = _curvature(exact, job, noisy=first, curved=second)
+    curvature = _curvature(exact, job, reference=reference, noisy=first, curved=second)
+    task.advance()
     return ExpertFindings(job.expert, state.update, epsilon, reference, population, curvature, batches, spreads, errors)
 
 
-def _curvature(exact: Expert, job: ExpertJob, *, noisy: torch.Tensor, curved: torch.Tensor) -> NoiseCurvature:
+def _curvature(
+    exact: Expert, job: ExpertJob, *, reference: Reference, noisy: torch.Tensor, curved: torch.Tensor
+) -> NoiseCurvature:
     """From some of the two sets of reference windows."""
     count = max(CURVED_BYTES // job.config.window_bytes, USUAL_CURVED_WINDOWS)
     return noise_curvature(
@@ -151,6 +154,7 @@ def _curvature(exact: Expert, job: ExpertJob, *, noisy: torch.Tensor, curved: to
         shape=job.shape,
         noisy=noisy[:NOISY_WINDOWS],
         windows=curved[:count],
+        halves=(reference.first.mean, reference.second.mean),
         generator=numpy_generator(job.seed, "variance-curvature", job.expert),
     )
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -176,4 +177,4 @@ def test_the_program_is_named_as_the_shell_finds_it(
 ) -> None:
     monkeypatch.setattr("sys.argv", [script])
     monkeypatch.setattr("shutil.which", lambda _: found)
-    assert program() == printed
+    assert shlex.join(program()) == printed

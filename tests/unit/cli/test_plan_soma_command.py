@@ -87,12 +87,18 @@ def test_a_run_gives_its_own_noise(here: "Here", tmp_path: Path) -> None:
     terms = {"a": 20_000.0, "nu": 33.0, "a_nu": 7e5, "baseline": 2e4, "baseline_nu": 7e5}
     terms |= {"mean_square": 0.25, "bias": 0.2, "alignment": 0.99}
     measured = {"probe_terms": terms, "nu": 60.0, "num_parameters": 32_928, "window_bytes": 128, "updates": [200]}
+    measured["noise_costs"] = {"batch": 300.0, "signal": 700.0}
     write_json(run / "results" / "variance.json", measured)
     done = here("plan", "soma", run, "--budget", "1h", *FEW, "--json")
     noise = json.loads(done.out)["noise"]
     assert (noise["nu"], noise["nu_probe_weighted"], noise["assumed"]) == (60.0, 33.0, False)
     assert noise["a_of_width"] == [{"width": 32, "a": 20_000.0}]
     assert "warning" not in done.err
+    assert (noise["batch_cost"], noise["signal_cost"], noise["costs_assumed"]) == (300.0, 700.0, False)
+    without = {key: value for key, value in measured.items() if key != "noise_costs"}
+    for unknown in (measured | {"noise_costs": None}, without):
+        write_json(run / "results" / "variance.json", unknown)
+        assert "costs of noise are assumed" in " ".join(here("plan", "soma", run, "--budget", "1h", *FEW).err.split())
     table = here("plan", "soma", run, "--budget", "1h", *FEW, "--fixed", "size").out.decode()
     assert "60 (Eq. 17); 33 as the probes weight it" in table
     for width in (63, 44, 32):
