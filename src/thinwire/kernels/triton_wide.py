@@ -19,8 +19,8 @@ from torch.nn import functional
 
 from thinwire.base.errors import UserError
 from thinwire.base.seeds import StreamKey
-from thinwire.kernels.expert_losses.reference import LAYER_NORM_EPSILON, tensors_of
-from thinwire.kernels.expert_shape import VOCABULARY, ExpertShape
+from thinwire.kernels.expert_losses.reference import tensors_of
+from thinwire.kernels.expert_shape import LAYER_NORM_EPSILON, VOCABULARY, ExpertShape
 from thinwire.kernels.sign_probe.reference import gain_words
 from thinwire.kernels.sign_probe.triton_impl import BLOCKS, perturbed_copies
 from thinwire.kernels.triton_parts import int64_on, sigmoid, tanh

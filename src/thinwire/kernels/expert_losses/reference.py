@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from thinwire.base.seeds import StreamKey
-from thinwire.kernels.expert_shape import ExpertShape
+from thinwire.kernels.expert_shape import LAYER_NORM_EPSILON, ExpertShape
 from thinwire.kernels.sign_probe import reference as probes
 
-LAYER_NORM_EPSILON = 1e-5
 COPIES_PER_CHUNK_BYTES = 256 * 2**20
 
 
