@@ -10,8 +10,8 @@ from thinwire.soma.theory import CoordinateGroup, NoiseCosts, NoiseTerms, record
 
 SEEN_NU = ((128, 63.0), (1024, 15.0))
 """nu of windows of 128 and of 1,024 bytes: a width-32 expert after a seed run of 300 updates on English web text."""
-SEEN_COSTS = NoiseCosts(batch=494.0, signal=521.0)
-"""Geometric means of what was seen early (1,207 and 809) and later (202 and 336); decision 0016."""
+SEEN_COSTS = NoiseCosts(batch=470.0, signal=850.0)
+"""Geometric means of what was seen early (613 to 1,366, and 1,582) and later (202 to 268, and 454); decision 0016."""
 
 
 @dataclass(frozen=True)
