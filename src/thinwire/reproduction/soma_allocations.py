@@ -54,7 +54,7 @@ RECIPE_UPDATES: dict[Scale, int] = {"smoke": 6, "cpu": 32, "paper": 2000}
 """Of the paper's recipe; ours spends as many byte-forwards."""
 SMALLER = 8
 """choice: an update of ours takes so many times fewer forwards. By ``theory.noiseless_share`` the smallest is best; a
-quarter of it gained little more here, and fills fewer lanes of the kernels."""
+quarter of it did no better in a trial, and fills fewer lanes of the kernels."""
 RATES: dict[str, tuple[float, ...]] = {"early": (1e-3, 2e-3, 4e-3), "late": (2.5e-4, 5e-4, 1e-3)}
 LATE_UPDATES: dict[Scale, int] = {"smoke": 10, "cpu": 1000, "paper": 20_000}
 REFERENCE_WINDOWS: dict[Scale, int] = {"smoke": 64, "cpu": 512, "paper": 8192}
