@@ -5,23 +5,15 @@ import pytest
 import torch
 
 from thinwire.kernels.expert_losses import reference
-from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.soma import exact_gradients
 from thinwire.soma.exact_gradients import gradient_moments, merged, probe_density, window_gradients
 from thinwire.soma.model import Expert, exact_gradient
-
-SHAPE = ExpertShape(width=3, depth=1, embed_width=2)
+from tiny_expert import SHAPE, tiny_expert, windows
 
 
 @pytest.fixture(scope="module")
 def expert() -> Expert:
-    generator = np.random.default_rng(0)
-    theta = torch.from_numpy(0.6 * generator.standard_normal(SHAPE.num_parameters))
-    return Expert(theta, torch.from_numpy(generator.standard_normal((256, SHAPE.embed_width))))
-
-
-def windows(count: int, *, seed: int = 0) -> torch.Tensor:
-    return torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (count, 6), dtype=np.uint8))
+    return tiny_expert()
 
 
 def test_each_windows_gradient_equals_finite_differences(expert: Expert) -> None:
