@@ -33,6 +33,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python bench/lane_steps.py
 	$(BIN)/python bench/eggroll.py
 	$(BIN)/python bench/training.py
+	$(BIN)/python bench/exchange.py
 	$(BIN)/python bench/clustering.py
 	$(BIN)/python bench/communication.py  # needs root and iproute2, for links in network namespaces
 

@@ -42,6 +42,7 @@ from thinwire.kernels.sign_probe.reference import gain_words
 from thinwire.kernels.timing import spread_of
 from thinwire.runs.layout import JobFolder
 from thinwire.soma import expert_job, expert_update, job_checkpoint, job_log
+from thinwire.soma.compute import Compute
 from thinwire.soma.config import Difference, TrainingConfig
 from thinwire.soma.expert_job import ExpertJob, ExpertState
 from thinwire.soma.expert_training import log_header
@@ -51,6 +52,7 @@ from thinwire.soma.warm_kernels import warm_kernels
 
 SHAPE = ExpertShape(width=32)
 WINDOW_BYTES, CORPUS_WINDOWS, THREADS = 1024, 512, 2
+COMPUTE = Compute("numba", THREADS)
 MEMORY_DIRECTIONS = (64, 4096)
 MEMORY_WINDOW_BYTES = 64
 
@@ -81,7 +83,7 @@ def failures() -> list[str]:
     return wrong
 
 
-def make_job(folder: Path, *, config: TrainingConfig) -> ExpertJob:
+def make_job(folder: Path, *, config: TrainingConfig, shape: ExpertShape = SHAPE) -> ExpertJob:
     """An expert on random bytes; nothing that is timed depends on what they are."""
     if not (folder / "starts.bin").is_file():
         text = np.random.default_rng(0).integers(1, 256, CORPUS_WINDOWS * WINDOW_BYTES, dtype=np.uint8)
@@ -92,8 +94,8 @@ def make_job(folder: Path, *, config: TrainingConfig) -> ExpertJob:
         expert=0,
         seed=0,
         config=config,
-        shape=SHAPE,
-        start=initial_expert(SHAPE, seed=0),
+        shape=shape,
+        start=initial_expert(shape, seed=0),
         shards=ByteShards.open(folder),
         train=indices[: CORPUS_WINDOWS // 2],
         validation=indices[CORPUS_WINDOWS // 2 :],
@@ -141,17 +143,19 @@ def probe_seconds(case: UpdateCase) -> float:
 
 def one_round(job: ExpertJob, state: ExpertState, *, folder: JobFolder, log: ScalarLog, case: UpdateCase) -> dict:
     """Seconds of every part of an update, once."""
-    compute, clock, config = {"implementation": "numba", "threads": THREADS}, Clock(), job.config
+    clock, config = Clock(), job.config
     started = time.perf_counter()
     with clock.around(expert_update, "expert_losses"):
-        evaluated = expert_update.evaluate_update(job, state, **compute)
+        evaluated = expert_update.evaluate_update(job, state, compute=COMPUTE)
     update = time.perf_counter() - started
     weights = np.ones(case.directions)
     address = ProbeAddress(stream_key(0, "probe"), 1)
     parts = {
         "record_seconds": seconds_of(lambda: log.append(evaluated.record)),
         "line_seconds": seconds_of(lambda: append_json_line(folder.log, job_log.update_line(job, evaluated.record))),
-        "validation_seconds": seconds_of(lambda: expert_update.validation_loss(job, evaluated.state.expert, **compute)),
+        "validation_seconds": seconds_of(
+            lambda: expert_update.validation_loss(job, evaluated.state.expert, compute=COMPUTE)
+        ),
         "checkpoint_seconds": seconds_of(lambda: job_checkpoint.save_state(job, evaluated.state, folder)),
         "probe_seconds": probe_seconds(case) / THREADS,
         "sum_seconds": seconds_of(lambda: weighted_probe_sum(weights, address=address, shape=SHAPE, threads=THREADS)),
@@ -240,7 +244,7 @@ def child(arguments: Sequence[str]) -> dict[str, float]:
         return {"seconds": warm_kernels(start, config=config, shape=SHAPE, implementation="numba", voice=Voice())}
     config = TrainingConfig(directions=int(arguments[1]), batch=4, window_bytes=MEMORY_WINDOW_BYTES)
     job = make_job(Path(arguments[2]), config=config)
-    expert_update.evaluate_update(job, expert_job.initial_state(job), implementation="numba", threads=THREADS)
+    expert_update.evaluate_update(job, expert_job.initial_state(job), compute=COMPUTE)
     return {"peak_bytes": peak_bytes()}
 
 

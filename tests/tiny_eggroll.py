@@ -11,12 +11,12 @@ from thinwire.data.corpus import Corpus
 from thinwire.kernels.eggroll.shape import EggrollRules
 from thinwire.runs import checkpoint
 from thinwire.runs.layout import JobFolder
+from thinwire.soma.compute import Compute
 from thinwire.soma.config import ScoringConfig
 from thinwire.soma.eggroll_config import EggrollConfig, EggrollModel, EggrollTraining
 from thinwire.soma.eggroll_job import EggrollJob, EggrollState, open_job
 from thinwire.soma.eggroll_log import SignRecord, read
 from thinwire.soma.eggroll_training import load_state, train
-from thinwire.soma.expert_training import Compute
 from tiny_runs import NoTask
 
 CONFIG = EggrollConfig(

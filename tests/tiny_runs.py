@@ -18,6 +18,7 @@ from thinwire.experiments.registry import preset
 from thinwire.runs import checkpoint
 from thinwire.runs.layout import JobFolder
 from thinwire.soma import recipe
+from thinwire.soma.compute import Compute
 from thinwire.soma.config import (
     ClusterConfig,
     ModelConfig,
@@ -27,7 +28,7 @@ from thinwire.soma.config import (
     TrainingConfig,
 )
 from thinwire.soma.expert_job import ExpertJob
-from thinwire.soma.expert_training import Compute, train
+from thinwire.soma.expert_training import train
 from thinwire.soma.job_checkpoint import load_state
 from thinwire.soma.run import SomaRun
 from thinwire.soma.scalar_log import UpdateRecord, read

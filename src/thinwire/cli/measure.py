@@ -14,6 +14,7 @@ from thinwire.base.files import write_json
 from thinwire.base.units import format_bytes, format_seconds
 from thinwire.cli.measure_active_experts import active_experts
 from thinwire.cli.measure_complementarity import complementarity
+from thinwire.cli.measure_exchange import measure_exchange, print_exchange
 from thinwire.cli.measure_throughput import throughput
 from thinwire.cli.measure_variance import variance
 from thinwire.cli.terminal import print_columns, print_json, print_table
@@ -22,6 +23,7 @@ from thinwire.config.parse import parse
 from thinwire.plan import quantities
 from thinwire.plan.step_time import step_time
 from thinwire.runs.layout import RunFolder
+from thinwire.soma.recorded_curve import SOMA
 from thinwire.subspaces.config import read_config
 from thinwire.subspaces.measured_traffic import main_phase, measure_traffic
 from thinwire.subspaces.traffic import step_traffic
@@ -31,12 +33,12 @@ RESULT = "traffic.json"
 
 @dataclass(frozen=True)
 class TrafficArguments:
-    """Bytes that a context-parallel run counted, beside the closed form; kept in RUN/results/traffic.json."""
+    """Bytes that a run's ranks counted, beside the closed form; kept in RUN/results/traffic.json."""
 
     run: tyro.conf.Positional[Path]
     """The run folder; it may still be in progress."""
     link: str = "300Mbps"
-    """Rate of the link on which the exchange of an update is timed in closed form."""
+    """Of a context-parallel run: rate of the link on which the exchange of an update is timed in closed form."""
     json: bool = False
     """Print one JSON object."""
 
@@ -65,16 +67,24 @@ def usage() -> str:
 def traffic(argv: list[str]) -> None:
     arguments = parse(TrafficArguments, argv, prog="thinwire measure traffic")
     rate = quantities.bits_per_s(arguments.link, where="--link")
+    if RunFolder(arguments.run).read_config().get("kind") == SOMA.kind:
+        _show(arguments, measure_exchange(arguments.run), show=print_exchange)
+        return
     record = measure_traffic(arguments.run)
     record["links"] = [
         on_link(arguments.run, record, Link(rate, "node")),
         on_link(arguments.run, record, Link(rate, "pair")),
     ]
+    _show(arguments, record, show=_print)
+
+
+def _show(arguments: TrafficArguments, record: dict[str, Any], *, show: Callable[[dict[str, Any]], None]) -> None:
+    """Keep what was measured, and print it."""
     write_json(RunFolder(arguments.run).results / RESULT, record)
     if arguments.json:
         print_json(record)
     else:
-        _print(record)
+        show(record)
 
 
 def on_link(run: Path, record: dict[str, Any], link: Link) -> dict[str, Any]:
@@ -169,7 +179,7 @@ MEASURES: dict[str, tuple[str, Callable[[list[str]], None]]] = {
     "active-experts": ("a SOMA run's loss and cost for every number of active experts", active_experts),
     "complementarity": ("what averaging any two experts gains, against how alike they err", complementarity),
     "throughput": ("a SOMA run's speed here, training and routed scoring, beside the peak", throughput),
-    "traffic": ("bytes that a context-parallel run counted, beside the closed form", traffic),
+    "traffic": ("bytes that a run's ranks sent each other, beside the closed form", traffic),
     "variance": ("a SOMA run's gradient noise, measured and predicted; what n_pert and B suit it", variance),
 }
 """What can be measured: in a few words, and the command."""

@@ -29,7 +29,7 @@ class Arguments:
 def main(argv: list[str]) -> None:
     arguments = parse(Arguments, argv, prog="thinwire replay")
     from thinwire.launch.local import available_cores
-    from thinwire.soma.expert_training import Compute
+    from thinwire.soma.compute import Compute
     from thinwire.soma.replay import replay
     from thinwire.soma.run import SomaRun
 

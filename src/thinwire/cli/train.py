@@ -16,7 +16,6 @@ from thinwire.cli.program import program
 from thinwire.cli.terminal import Terminal, print_json, print_table
 from thinwire.config.parse import parse
 from thinwire.experiments.registry import Config, describe, preset
-from thinwire.subspaces.config import SubspacesConfig
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def main(argv: list[str]) -> None:
             out=arguments.out,
             preset=name,
             command=shlex.join([*program(), "train", *argv]),
-            voice=Voice(progress, terminal.say) if _is_heard(arguments.config) else Voice(),
+            voice=Voice(progress, terminal.say) if _is_heard() else Voice(),
         )
     if not record:  # this process is one rank of many, and the first one reports
         return
@@ -69,10 +68,8 @@ def main(argv: list[str]) -> None:
     print_table([*score_rows(record), ("run folder", str(arguments.out))])
 
 
-def _is_heard(config: Config) -> bool:
+def _is_heard() -> bool:
     """Of the ranks of one run that torchrun started, only the first speaks."""
-    if not isinstance(config, SubspacesConfig):
-        return True
     from thinwire.comm.process import place_from_environment
 
     place = place_from_environment()

@@ -109,6 +109,33 @@ def gather_json(group: Group, value: Any, *, tag: str = CONTROL, slot: int = COL
     return [json.loads(json.dumps(value)) if rank == group.rank else values[rank] for rank in range(group.size)]
 
 
+def gather_in_rank_order(
+    group: Group, tensor: torch.Tensor, *, lengths: Sequence[int], tag: str, slot: int = COLLECTIVE_SLOT
+) -> torch.Tensor:
+    """Every rank's numbers on every rank, one behind the other in rank order.
+
+    Args:
+        tensor: [n], of the same type on every rank.
+        lengths: n of every rank, known to all.
+        tag: what it is for, in the ledger.
+
+    Raises:
+        PeerLostError: a rank is lost.
+    """
+    coming = {
+        peer: _expect(group, lengths[peer], tensor.dtype, source=peer, slot=slot, tag=tag)
+        for peer in peers_after(group)
+    }
+    for peer in peers_after(group):
+        group.send([tensor], to=peer, slot=slot, tag=tag)
+    return torch.cat([tensor if rank == group.rank else coming[rank].wait()[0] for rank in range(group.size)])
+
+
+def gather_bytes(num_elements: int, *, size: int, dtype: torch.dtype) -> int:
+    """What all ranks together send so that each has the ``num_elements`` numbers of all."""
+    return (size - 1) * num_elements * dtype.itemsize
+
+
 def barrier(group: Group, *, slot: int = COLLECTIVE_SLOT) -> None:
     """Return when every rank has come here.
 

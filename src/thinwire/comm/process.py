@@ -34,6 +34,15 @@ class Place:
     store_runs: bool = False
     attempt: int = 0
 
+    def refuse_other_size(self, ranks: int) -> None:
+        """Raises UserError where another number of ranks was started than the configuration's."""
+        if self.size != ranks:
+            raise UserError(
+                f"{self.size} ranks were started, the configuration has {ranks}",
+                where="WORLD_SIZE",
+                fix=f"give --launch.ranks {self.size}, or start {ranks} ranks",
+            )
+
 
 def place_from_environment() -> Place | None:
     """What torchrun (or whoever sets the same variables) says; None where nothing is set.

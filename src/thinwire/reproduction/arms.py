@@ -21,10 +21,11 @@ from thinwire.reproduction.workplace import RUNS, Workplace
 from thinwire.runs import checkpoint
 from thinwire.runs.layout import JobFolder, exclusive
 from thinwire.soma import recipe
+from thinwire.soma.compute import Compute
 from thinwire.soma.config import SomaConfig, TrainingConfig
 from thinwire.soma.ensemble import Ensemble, score_windows
 from thinwire.soma.expert_job import ExpertJob, byte_forwards_per_update
-from thinwire.soma.expert_training import Compute, Member, train_together
+from thinwire.soma.expert_training import Member, train_together
 from thinwire.soma.job_checkpoint import load_state
 from thinwire.soma.model import Expert, initial_expert, stack_thetas
 from thinwire.soma.run import SEED_NAME, SomaRun

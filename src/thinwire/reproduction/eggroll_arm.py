@@ -13,6 +13,7 @@ from thinwire.reproduction.arms import ARMS, Stage, evenly, forget_if_past
 from thinwire.reproduction.item import Scale
 from thinwire.reproduction.workplace import Workplace
 from thinwire.runs.layout import JobFolder
+from thinwire.soma.compute import Compute
 from thinwire.soma.eggroll_config import EggrollConfig, EggrollModel
 from thinwire.soma.eggroll_job import (
     EggrollState,
@@ -22,7 +23,6 @@ from thinwire.soma.eggroll_job import (
     scored_losses,
 )
 from thinwire.soma.eggroll_training import load_state, train
-from thinwire.soma.expert_training import Compute
 from thinwire.soma.run import SomaRun
 from thinwire.soma.scoring import corpus_windows
 

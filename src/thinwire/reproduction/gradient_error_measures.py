@@ -16,6 +16,7 @@ from thinwire.reproduction.item import Scale
 from thinwire.reproduction.laboratory import LABORATORIES, Laboratory, Stage, ensemble, held_out_windows
 from thinwire.reproduction.workplace import Workplace
 from thinwire.soma import theory
+from thinwire.soma.compute import Compute
 from thinwire.soma.config import TrainingConfig
 from thinwire.soma.expert_job import ExpertJob, initial_state
 from thinwire.soma.expert_update import evaluate_update
@@ -248,6 +249,6 @@ def time_step(place: Workplace, num_experts: int, directions_factor: int, batch_
     state, seconds = initial_state(job), []
     for _ in range(1 + TIMED_UPDATES):
         before = state.device_seconds
-        state = evaluate_update(job, state, implementation="auto", threads=place.threads).state
+        state = evaluate_update(job, state, compute=Compute(threads=place.threads)).state
         seconds.append(state.device_seconds - before)
     return {"device_seconds_per_step": num_experts * min(seconds[1:])}

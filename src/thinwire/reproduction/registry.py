@@ -19,6 +19,7 @@ FAMILIES: tuple[str, ...] = (
     "soma_allocations",
     "soma_active_experts",
     "soma_wikitext",
+    "soma_exchange",
     "soma_accounting",
     "soma_interpolated",
     "soma_budgets",

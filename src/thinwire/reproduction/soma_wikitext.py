@@ -27,10 +27,10 @@ from thinwire.reproduction.soma_fixed_size import (
 )
 from thinwire.reproduction.verdicts import paired, together
 from thinwire.reproduction.workplace import Workplace
+from thinwire.soma.compute import Compute
 from thinwire.soma.config import ScoringConfig
 from thinwire.soma.eggroll_job import scored_losses
 from thinwire.soma.ensemble import score_windows
-from thinwire.soma.expert_training import Compute
 from thinwire.soma.scored_text import Cut, split_to_score, text_to_score
 from thinwire.soma.scoring import cut_of
 

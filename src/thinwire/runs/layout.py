@@ -33,6 +33,11 @@ class JobFolder:
         return self.root / "log.jsonl"
 
     @property
+    def exchange(self) -> Path:
+        """What ranks that trained the job together sent, a line a validation, counted since they began with it."""
+        return self.root / "exchange.jsonl"
+
+    @property
     def done(self) -> Path:
         """Written when the job has made its last update; holds the fingerprint of its inputs."""
         return self.root / "done.json"

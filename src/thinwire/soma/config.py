@@ -15,6 +15,7 @@ ExpertStart = Literal["warm", "cold", "frozen_random_head"]
 Estimator = Literal["spsa", "bptt"]
 TiedGradient = Literal["decoder_path", "full"]
 LossRule = Literal["independent", "summed"]
+Exchange = Literal["scalars", "gradients"]
 
 
 @dataclass(frozen=True)
@@ -115,14 +116,18 @@ class ScoringConfig:
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """Where the work runs. No result depends on it."""
+    """Where the work runs. No result depends on it, but for the rounding of ``exchange = gradients`` on ``ranks``."""
 
     processes: int = 0
-    """Experts trained at once; 0 means one per core."""
+    """Experts trained at once; 0 means as many as the cores have room for."""
     threads: int = 0
     """Threads in each process; 0 divides the cores among the processes."""
     implementation: Implementation = "auto"
     """The kernels' implementation: auto, numba, triton (a CUDA GPU) or reference."""
+    ranks: int = field(default=1, metadata=ADDED)
+    """Processes that make each update of one expert together, on this machine or, under torchrun, on several."""
+    timeout_seconds: float = field(default=300.0, metadata=ADDED)
+    """A rank that is silent for so long is lost."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +151,8 @@ class SomaConfig:
     """Experts start from the seed run (warm), random bodies and its E (cold), or a random body and E, E frozen."""
     losses: LossRule = field(default="independent", metadata=ADDED)
     """What an expert learns from: its own loss, or the sum of all experts' losses (the control of Fig. 4)."""
+    exchange: Exchange = field(default="scalars", metadata=ADDED)
+    """What ranks send of an update: losses, from which each rebuilds it, or sums of probes too (the paper's DDPP)."""
 
 
 def check(config: SomaConfig, *, where: str) -> None:
@@ -178,9 +185,24 @@ def check(config: SomaConfig, *, where: str) -> None:
     if config.losses == "summed":
         rule = "must be spsa where losses = summed: a sum of losses has the exact gradients of its parts"
         wrong.require("experts.estimator", config.experts.estimator, config.experts.estimator == "spsa", rule)
-    wrong.at_least("launch.processes", config.launch.processes, 0)
-    wrong.at_least("launch.threads", config.launch.threads, 0)
+    _check_launch(wrong, config)
     wrong.raise_any(where=where)
+
+
+def _check_launch(wrong: Violations, config: SomaConfig) -> None:
+    launch = config.launch
+    wrong.at_least("launch.processes", launch.processes, 0)
+    wrong.at_least("launch.threads", launch.threads, 0)
+    wrong.at_least("launch.ranks", launch.ranks, 1)
+    wrong.positive("launch.timeout_seconds", launch.timeout_seconds)
+    if launch.ranks == 1:
+        return
+    for name, job in (("seed_run", config.seed_run), ("experts", config.experts)):
+        enough = job.estimator == "spsa" and launch.ranks <= job.directions
+        rule = f"ranks share directions: at most {name}.directions = {job.directions}, with {name}.estimator = spsa"
+        wrong.require("launch.ranks", launch.ranks, enough, rule)
+    rule = "must be 1 where losses = summed: those experts share one process"
+    wrong.require("launch.ranks", launch.ranks, config.losses == "independent", rule)
 
 
 def _check_training(wrong: Violations, name: str, job: TrainingConfig, cluster_window_bytes: int) -> None:
@@ -203,8 +225,15 @@ def _check_training(wrong: Violations, name: str, job: TrainingConfig, cluster_w
         wrong.require(f"{name}.window_bytes", job.window_bytes, False, rule)
 
 
+def gradient_parts(config: SomaConfig) -> int:
+    """In how many parts an update's probes are summed."""
+    return config.launch.ranks if config.exchange == "gradients" else 1
+
+
 def result_record(config: SomaConfig) -> dict[str, Any]:
-    """The configuration as plain values, without ``launch``, which decides no result."""
+    """What the results depend on, as plain values: everything but ``launch``, and of that what rounding depends on."""
     record = dataclasses.asdict(config)
     del record["launch"]
+    if gradient_parts(config) != 1:
+        record["launch.ranks"] = gradient_parts(config)
     return record

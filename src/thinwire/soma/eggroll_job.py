@@ -31,10 +31,10 @@ from thinwire.kernels.eggroll.api import (
     window_losses,
     zero_state,
 )
+from thinwire.soma.compute import Compute
 from thinwire.soma.eggroll_config import EggrollConfig, EggrollTraining
 from thinwire.soma.eggroll_log import Record, SignRecord, ValidationRecord, pack_signs
 from thinwire.soma.eggroll_streams import Streams, open_streams
-from thinwire.soma.expert_training import Compute
 
 PAIRS_PER_THREAD = 1024
 """Between two looks at whether to stop: a tenth of a second at width 20, under a minute at width 339."""

@@ -15,13 +15,13 @@ from thinwire.runs.layout import RunFolder, exclusive
 from thinwire.runs.results import keep_result
 from thinwire.runs.start import Start, refuse_foreign_folder, start_or_go_on
 from thinwire.soma.byte_counts import keep_bigrams
+from thinwire.soma.compute import Compute
 from thinwire.soma.eggroll_config import EggrollConfig, check, result_record
 from thinwire.soma.eggroll_job import EggrollJob, evaluate_update, initial_state, open_job
 from thinwire.soma.eggroll_run import KIND, EggrollRun
 from thinwire.soma.eggroll_scoring import cut_of, score_text
 from thinwire.soma.eggroll_training import is_done
 from thinwire.soma.eggroll_training import train as train_job
-from thinwire.soma.expert_training import Compute
 from thinwire.soma.scored_text import split_to_score
 
 

@@ -6,10 +6,10 @@ from typing import Any
 from thinwire.base.progress import Progress
 from thinwire.data.protocols import Protocol
 from thinwire.runs.results import text_name
+from thinwire.soma.compute import Compute
 from thinwire.soma.eggroll_config import EggrollConfig
 from thinwire.soma.eggroll_job import scored_losses
 from thinwire.soma.eggroll_run import EggrollRun
-from thinwire.soma.expert_training import Compute
 from thinwire.soma.score_record import score_record
 from thinwire.soma.scored_text import Cut, split_to_score, text_to_score
 

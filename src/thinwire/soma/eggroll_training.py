@@ -15,6 +15,7 @@ from thinwire.base.progress import Task
 from thinwire.runs import checkpoint
 from thinwire.runs.layout import JobFolder, exclusive
 from thinwire.runs.loop import run_loop
+from thinwire.soma.compute import Compute
 from thinwire.soma.eggroll_job import (
     EggrollJob,
     EggrollState,
@@ -27,7 +28,6 @@ from thinwire.soma.eggroll_job import (
 )
 from thinwire.soma.eggroll_log import Record, SignLog, SignLogContents, SignRecord, ValidationRecord
 from thinwire.soma.eggroll_log import read as read_sign_log
-from thinwire.soma.expert_training import Compute
 
 CHECKPOINTS_KEPT = 2
 

@@ -39,6 +39,8 @@ class ExpertJob:
         cluster_window_bytes: size of the windows that those indices count.
         moments: Adam's of theta before the first update, of a continuation; None starts from zero.
         summed_losses: how many experts' losses are added before they are told apart; 1 learns from its own.
+        gradient_parts: in how many parts an update's probes are summed, one a rank (the paper's DDPP); 1 sums them
+            whole. Rounding depends on it.
     """
 
     expert: int
@@ -52,6 +54,7 @@ class ExpertJob:
     cluster_window_bytes: int
     moments: AdamState | None = None
     summed_losses: int = 1
+    gradient_parts: int = 1
 
     @property
     def fingerprint(self) -> str:
@@ -61,6 +64,8 @@ class ExpertJob:
         digests = [_sha256(array) for array in arrays]
         place = [self.expert, self.seed, self.cluster_window_bytes, self.shards.num_bytes]
         added: list[Any] = [] if self.summed_losses == 1 else [{"summed_losses": self.summed_losses}]
+        if self.gradient_parts != 1:
+            added.append({"gradient_parts": self.gradient_parts})
         if self.moments is not None:
             first, second, updates = self.moments
             added.append([_sha256(first.numpy()), _sha256(second.numpy()), updates])
@@ -94,6 +99,11 @@ class ExpertState:
 def initial_state(job: ExpertJob) -> ExpertState:
     body = job.moments or AdamState.zeros_like(job.start.theta)
     return ExpertState(job.start, body, AdamState.zeros_like(job.start.decoder), PlateauState(), 0, 0.0)
+
+
+def validates(job: ExpertJob, update: int) -> bool:
+    """Whether a validation follows this update."""
+    return update % job.config.validate_every == 0 or update == job.config.updates
 
 
 def addresses_of(job: ExpertJob, update: int) -> list[ProbeAddress]:

@@ -6,7 +6,6 @@ A restart reads the newest checkpoint and applies the records behind it, so at m
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +17,8 @@ from thinwire.runs import checkpoint
 from thinwire.runs.layout import JobFolder, exclusive
 from thinwire.runs.loop import run_loop
 from thinwire.soma import job_log
-from thinwire.soma.expert_job import ExpertJob, ExpertState, batches_of, initial_state
+from thinwire.soma.compute import Compute
+from thinwire.soma.expert_job import ExpertJob, ExpertState, batches_of, initial_state, validates
 from thinwire.soma.expert_update import (
     Evaluated,
     apply_record,
@@ -28,18 +28,12 @@ from thinwire.soma.expert_update import (
     refuse_infinite,
     validation_loss,
 )
+from thinwire.soma.handed_job import hand_out
 from thinwire.soma.job_checkpoint import load_state, save_state
 from thinwire.soma.model import Expert
+from thinwire.soma.perturbation_parallel import Crew
 from thinwire.soma.scalar_log import ScalarLog, ScalarLogContents, UpdateRecord, ValidationRecord
 from thinwire.soma.scalar_log import read as read_scalar_log
-
-
-@dataclass(frozen=True)
-class Compute:
-    """How the job's kernels run; no weight depends on it, but for the implementation's rounding."""
-
-    implementation: str = "auto"
-    threads: int = 1
 
 
 def train(
@@ -75,11 +69,20 @@ def train_together(
     task: Task,
     say: Callable[[str], None],
     should_stop: Callable[[], bool],
+    crew: Crew | None = None,
 ) -> list[Expert]:
     """Train jobs in step, so that each learns from the sum of their losses (Fig. 4); a single one from its own.
 
     Their training settings are the same. Each keeps a log and checkpoints of its own, as if it were alone; the plateau
-    rule follows their mean validation loss, which all of them log. Raises as ``train``.
+    rule follows their mean validation loss, which all of them log.
+
+    Args:
+        crew: the ranks that make a single job's updates with this one, which is rank 0; then ``should_stop`` is theirs.
+
+    Raises:
+        RunFailedError: training has diverged, or the ranks' weights differ.
+        PeerLostError: a rank of the crew is lost; everything acknowledged is kept.
+        Else as ``train``.
     """
     torch.set_num_threads(1)  # the delta rule's matrix product must not depend on the number of threads
     with ExitStack() as stack:
@@ -88,7 +91,10 @@ def train_together(
         states, logs = resume(members, compute=compute, say=say)
         task.advance(states[0].update)
         try:
-            states = _run(members, states, logs=logs, compute=compute, task=task, should_stop=should_stop)
+            if crew is not None:
+                hand_out(crew, members[0].job, states[0])
+            stops = should_stop if crew is None else lambda: crew.stops
+            states = _run(members, states, logs=logs, compute=compute, task=task, should_stop=stops, crew=crew)
         finally:
             for log in logs:
                 log.sync()
@@ -126,7 +132,7 @@ def resume(
         logs.append(ScalarLog(folder.scalars, good_bytes=one.good_bytes, header=log_header(job)))
     job, update = members[0].job, states[0].update
     validated = {r.update for r in contents[0].records if isinstance(r, ValidationRecord)}
-    if _validates(job, update) and update not in validated:
+    if validates(job, update) and update not in validated:
         states = _validate(members, states, logs=logs, compute=compute)
     return states, logs
 
@@ -138,6 +144,14 @@ def _contents(member: Member, *, say: Callable[[str], None]) -> ScalarLogContent
     contents = read_scalar_log(folder.scalars)
     if contents.torn_bytes:
         say(f"{folder.scalars}: dropped a torn last record ({contents.torn_bytes} bytes); it was never acknowledged")
+    if contents.header and (parts := contents.header.get("gradient_parts", 1)) != job.gradient_parts:
+        raise UserError(
+            f"this job's gradient was added in {parts} parts, not {job.gradient_parts}; sums would round differently",
+            where=str(folder.root),
+            fix="give --exchange scalars, with which any number of ranks may go on, or another --out"
+            if parts == 1
+            else f"give --launch.ranks {parts} --exchange gradients, or another --out",
+        )
     if contents.header and contents.header["fingerprint"] != job.fingerprint:
         raise UserError(
             "this folder holds a job with other inputs (configuration, data or starting weights)",
@@ -164,13 +178,15 @@ def _state_after(member: Member, contents: ScalarLogContents, *, compute: Comput
     for record in contents.records:
         # A checkpoint is written after the validation of its update, but for the one at 0.
         if record.update > first or first == 0:
-            state = apply_record(job, state, record, implementation=compute.implementation, threads=compute.threads)
+            state = apply_record(job, state, record, compute=compute)
     return state
 
 
 def log_header(job: ExpertJob) -> dict[str, Any]:
-    summed = {} if job.summed_losses == 1 else {"summed_losses": job.summed_losses}
-    return summed | {
+    added = {} if job.summed_losses == 1 else {"summed_losses": job.summed_losses}
+    if job.gradient_parts != 1:
+        added["gradient_parts"] = job.gradient_parts
+    return added | {
         "fingerprint": job.fingerprint,
         "expert": job.expert,
         "seed": job.seed,
@@ -181,10 +197,6 @@ def log_header(job: ExpertJob) -> dict[str, Any]:
     }
 
 
-def _validates(job: ExpertJob, update: int) -> bool:
-    return update % job.config.validate_every == 0 or update == job.config.updates
-
-
 def _run(
     members: Sequence[Member],
     states: list[ExpertState],
@@ -193,12 +205,14 @@ def _run(
     compute: Compute,
     task: Task,
     should_stop: Callable[[], bool],
+    crew: Crew | None,
 ) -> list[ExpertState]:
     config = members[0].job.config
 
     def step(states: list[ExpertState], _: int) -> list[ExpertState]:
         moved = []
-        for member, log, evaluated in zip(members, logs, _evaluate(members, states, compute=compute), strict=True):
+        updates = _evaluate(members, states, compute=compute, crew=crew)
+        for member, log, evaluated in zip(members, logs, updates, strict=True):
             log.append(evaluated.record)
             if evaluated.record.update % config.log_every == 0:
                 append_json_line(member.folder.log, job_log.update_line(member.job, evaluated.record))
@@ -206,9 +220,9 @@ def _run(
         return moved
 
     def validate(state: list[ExpertState], *, update: int) -> list[ExpertState]:
-        if not _validates(members[0].job, update):
+        if not validates(members[0].job, update):
             return state
-        return _validate(members, state, logs=logs, compute=compute)
+        return _validate(members, state, logs=logs, compute=compute, crew=crew)
 
     def save(state: list[ExpertState], *, update: int) -> list[ExpertState]:
         if update % config.checkpoint_every == 0 or update == config.updates:
@@ -219,7 +233,7 @@ def _run(
         return state
 
     def show(state: list[ExpertState], *, update: int) -> list[ExpertState]:
-        if _validates(members[0].job, update):
+        if validates(members[0].job, update):
             task.note(f"{state[0].plateau.best_loss:.4f} nats/byte")
         task.advance(1)
         return state
@@ -234,17 +248,18 @@ def _run(
     )
 
 
-def _evaluate(members: Sequence[Member], states: list[ExpertState], *, compute: Compute) -> list[Evaluated]:
+def _evaluate(
+    members: Sequence[Member], states: list[ExpertState], *, compute: Compute, crew: Crew | None
+) -> list[Evaluated]:
     """One update of each: from its own loss, or, of several, from the sum of all their losses."""
-    how: dict[str, Any] = {"implementation": compute.implementation, "threads": compute.threads}
     pairs = [(member.job, state) for member, state in zip(members, states, strict=True)]
     if len(members) == 1:
-        return [evaluate_update(*pairs[0], **how)]
+        return [evaluate_update(*pairs[0], compute=compute, crew=crew)]
     batches = [batches_of(job, state.update + 1) for job, state in pairs]
-    own = [perturbed_losses(*pair, batches=drawn, **how) for pair, drawn in zip(pairs, batches, strict=True)]
+    own = [perturbed_losses(*pair, batches=drawn, compute=compute) for pair, drawn in zip(pairs, batches, strict=True)]
     summed = [sum_of(losses) for losses in zip(*(one.of_batches for one in own), strict=True)]
     return [
-        complete_update(*pair, batches=drawn, own=losses, learned_from=summed, **how)
+        complete_update(*pair, batches=drawn, own=losses, learned_from=summed, compute=compute)
         for pair, drawn, losses in zip(pairs, batches, own, strict=True)
     ]
 
@@ -258,18 +273,26 @@ def sum_of(losses: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _validate(
-    members: Sequence[Member], states: list[ExpertState], *, logs: list[ScalarLog], compute: Compute
+    members: Sequence[Member],
+    states: list[ExpertState],
+    *,
+    logs: list[ScalarLog],
+    compute: Compute,
+    crew: Crew | None = None,
 ) -> list[ExpertState]:
-    how: dict[str, Any] = {"implementation": compute.implementation, "threads": compute.threads}
     pairs = list(zip(members, states, strict=True))
-    losses = [validation_loss(member.job, state.expert, **how) for member, state in pairs]
+    losses = [validation_loss(member.job, state.expert, compute=compute) for member, state in pairs]
     loss = sum(losses) / len(losses)
     refuse_infinite(members[0].job, loss, update=states[0].update)
+    if crew is not None:
+        wire_bytes = crew.agree(states[0], loss=loss).wire_bytes
+        place = {"after": crew.first_update, "update": states[0].update, "ranks": crew.group.size}
+        append_json_line(members[0].folder.exchange, place | {"wire_bytes": wire_bytes})
     observed = []
     for (member, state), log in zip(pairs, logs, strict=True):
         record = ValidationRecord(state.update, loss)
         log.append(record)
         line = job_log.validation_line(member.job, record, device_seconds=state.device_seconds)
         append_json_line(member.folder.log, line)
-        observed.append(apply_record(member.job, state, record, **how))
+        observed.append(apply_record(member.job, state, record, compute=compute))
     return observed

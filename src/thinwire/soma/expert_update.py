@@ -21,10 +21,13 @@ from thinwire.data.windows import draw_training_windows
 from thinwire.kernels.dispatch import device_for
 from thinwire.kernels.expert_losses.api import expert_losses
 from thinwire.kernels.routed_scores.api import decoder_inputs, routed_scores
+from thinwire.kernels.sign_probe.api import ProbeAddress
 from thinwire.soma.bptt import batch_gradient
+from thinwire.soma.compute import Compute
 from thinwire.soma.decoder import decoder_gradient
 from thinwire.soma.expert_job import SEED_RUN, ExpertJob, ExpertState, addresses_of, batches_of
 from thinwire.soma.model import ExactGradient, Expert
+from thinwire.soma.perturbation_parallel import Crew, parts_of, sum_of_parts
 from thinwire.soma.plateau import observe, rates
 from thinwire.soma.scalar_log import Record, UpdateRecord, ValidationRecord
 from thinwire.soma.spsa import SIGNS, estimate, gradient_from_differences
@@ -44,11 +47,11 @@ class PerturbedLosses(NamedTuple):
 
 
 def perturbed_losses(
-    job: ExpertJob, state: ExpertState, *, batches: list[Tensor], implementation: str, threads: int
+    job: ExpertJob, state: ExpertState, *, batches: list[Tensor], compute: Compute, crew: Crew | None = None
 ) -> PerturbedLosses:
-    """The forwards of update ``state.update + 1``."""
-    clock, config, device = device_clock(implementation), job.config, device_for(implementation)
-    started = clock()
+    """The forwards of update ``state.update + 1``; those that other ranks of a crew evaluate come from there."""
+    clock, config, device = device_clock(compute), job.config, device_for(compute.implementation)
+    started, update = clock(), state.update + 1
     theta, decoder = state.expert.theta.to(device), state.expert.decoder.to(device)
     losses = [
         expert_losses(
@@ -57,39 +60,42 @@ def perturbed_losses(
             decoder=decoder,
             windows=batches[address.accumulation],
             address=address,
-            directions=range(config.directions),
+            directions=range(config.directions) if crew is None else crew.own(config.directions),
             epsilon=rates(state.plateau, config=config).epsilon,
             signs=SIGNS[config.difference],
-            implementation=implementation,
-            threads=threads,
+            implementation=compute.implementation,
+            threads=compute.threads,
         )
-        for address in addresses_of(job, state.update + 1)
+        for address in addresses_of(job, update)
     ]
-    return PerturbedLosses(losses, clock() - started)
+    seconds = clock() - started
+    if crew is None:
+        return PerturbedLosses(losses, seconds)
+    shared = crew.share(losses, directions=config.directions, update=update, device_seconds=seconds)
+    return PerturbedLosses(shared.of_batches, shared.device_seconds)
 
 
-def device_clock(implementation: str) -> Callable[[], float]:
+def device_clock(compute: Compute) -> Callable[[], float]:
     """Seconds of a device: elapsed on a GPU; on a CPU, where a core is a device, all that the process's threads used.
 
     choice: so that other work on the machine is not counted; recorded seconds of one core and of two are alike.
     """
-    return time.process_time if device_for(implementation).type == "cpu" else time.perf_counter
+    return time.process_time if device_for(compute.implementation).type == "cpu" else time.perf_counter
 
 
-def evaluate_update(job: ExpertJob, state: ExpertState, *, implementation: str, threads: int) -> Evaluated:
-    """Make update ``state.update + 1`` of an expert that learns from its own loss."""
+def evaluate_update(job: ExpertJob, state: ExpertState, *, compute: Compute, crew: Crew | None = None) -> Evaluated:
+    """Make update ``state.update + 1`` of an expert that learns from its own loss, alone or as one of a crew.
+
+    Raises:
+        RunFailedError: training has diverged.
+        PeerLostError: a rank of the crew is lost.
+    """
     batches = batches_of(job, state.update + 1)
     if job.config.estimator == "bptt":
-        return backpropagate(job, state, batches=batches, implementation=implementation)
-    own = perturbed_losses(job, state, batches=batches, implementation=implementation, threads=threads)
+        return backpropagate(job, state, batches=batches, compute=compute)
+    own = perturbed_losses(job, state, batches=batches, compute=compute, crew=crew)
     return complete_update(
-        job,
-        state,
-        batches=batches,
-        own=own,
-        learned_from=own.of_batches,
-        implementation=implementation,
-        threads=threads,
+        job, state, batches=batches, own=own, learned_from=own.of_batches, compute=compute, crew=crew
     )
 
 
@@ -100,41 +106,79 @@ def complete_update(
     batches: list[Tensor],
     own: PerturbedLosses,
     learned_from: list[Tensor],
-    implementation: str,
-    threads: int,
+    compute: Compute,
+    crew: Crew | None = None,
 ) -> Evaluated:
     """The second half of an update: losses -> scalars -> weights.
 
     Args:
         own: the expert's losses.
         learned_from: the losses whose differences move it: its own, or sums over experts.
+        crew: the ranks that make this update; each spends as long on this half.
     """
-    clock = device_clock(implementation)
-    started = clock()
+    clock = device_clock(compute)
+    started, ranks = clock(), 1 if crew is None else crew.group.size
+    epsilon = rates(state.plateau, config=job.config).epsilon
+    addresses = addresses_of(job, state.update + 1)
+
+    def summed(differences: list[np.ndarray]) -> Tensor:
+        return _gradient(job, differences, addresses=addresses, epsilon=epsilon, compute=compute, crew=crew)
+
     estimated = estimate(
         lambda address: learned_from[address.accumulation],
-        addresses=addresses_of(job, state.update + 1),
+        addresses=addresses,
         shape=job.shape,
-        epsilon=rates(state.plateau, config=job.config).epsilon,
+        epsilon=epsilon,
         difference=job.config.difference,
-        threads=threads,
+        summed_by=summed,
     )
     train_loss = float(np.mean([float(losses.numpy().mean()) for losses in own.of_batches]))
     record = _record(job, state, batches=batches, train_loss=train_loss, differences=estimated.differences)
-    gradients = Gradients(estimated.gradient, None)
-    moved = _move(job, state, record, gradients, batches=batches, implementation=implementation, threads=threads)
-    return _clocked(moved, record, state.device_seconds + own.device_seconds + clock() - started)
+    moved = _move(job, state, record, Gradients(estimated.gradient, None), batches=batches, compute=compute)
+    seconds = own.device_seconds + ranks * (clock() - started)
+    return _clocked(moved, record, state.device_seconds + seconds)
 
 
-def backpropagate(job: ExpertJob, state: ExpertState, *, batches: list[Tensor], implementation: str) -> Evaluated:
+def _gradient(
+    job: ExpertJob,
+    differences: list[np.ndarray],
+    *,
+    addresses: list[ProbeAddress],
+    epsilon: float,
+    compute: Compute,
+    crew: Crew | None = None,
+) -> Tensor:
+    """Eq. (8)'s estimate, summed whole or in the job's parts; without a crew, all parts here, to the same bits."""
+
+    def part(directions: range) -> Tensor:
+        return gradient_from_differences(
+            differences,
+            addresses=addresses,
+            shape=job.shape,
+            epsilon=epsilon,
+            difference=job.config.difference,
+            directions=directions,
+            threads=compute.threads,
+            implementation=compute.implementation,
+        )
+
+    parts = parts_of(job.config.directions, parts=job.gradient_parts)
+    if job.gradient_parts == 1:
+        return part(parts[0])
+    if crew is None:
+        return sum_of_parts([part(directions) for directions in parts])
+    return crew.sum_gradients(part(parts[crew.rank]))
+
+
+def backpropagate(job: ExpertJob, state: ExpertState, *, batches: list[Tensor], compute: Compute) -> Evaluated:
     """The update of the control: the batches' exact gradient instead of an estimate. One core, or one GPU."""
-    clock = device_clock(implementation)
+    clock = device_clock(compute)
     started = clock()
-    found = _exact(job, state, batches=batches, implementation=implementation)
+    found = _exact(job, state, batches=batches, compute=compute)
     empty = np.zeros((len(batches), 0))
     record = _record(job, state, batches=batches, train_loss=found.loss_nats_per_byte, differences=empty)
-    gradients = _gradients_of(job, found)
-    moved = _move(job, state, record, gradients, batches=batches, implementation=implementation, threads=1)
+    one_core = replace(compute, threads=1)
+    moved = _move(job, state, record, _gradients_of(job, found), batches=batches, compute=one_core)
     return _clocked(moved, record, state.device_seconds + clock() - started)
 
 
@@ -150,9 +194,7 @@ def _clocked(state: ExpertState, record: UpdateRecord, device_seconds: float) ->
     return Evaluated(replace(state, device_seconds=device_seconds), record._replace(device_seconds=device_seconds))
 
 
-def apply_record(
-    job: ExpertJob, state: ExpertState, record: Record, *, implementation: str, threads: int
-) -> ExpertState:
+def apply_record(job: ExpertJob, state: ExpertState, record: Record, *, compute: Compute) -> ExpertState:
     """The next state from an update's or a validation's scalars, without a perturbed forward pass.
 
     The plateau rule looks at validations in its own rhythm alone, so that a run made longer later is the run that was
@@ -175,18 +217,13 @@ def apply_record(
                 fix="restore the data folder from a copy, or prepare it again from the same sources",
             )
     if job.config.estimator == "bptt":
-        gradients = _gradients_of(job, _exact(job, state, batches=batches, implementation=implementation))
+        gradients = _gradients_of(job, _exact(job, state, batches=batches, compute=compute))
     else:
-        estimated = gradient_from_differences(
-            list(record.differences),
-            addresses=addresses_of(job, record.update),
-            shape=job.shape,
-            epsilon=record.epsilon,
-            difference=job.config.difference,
-            threads=threads,
-        )
+        addresses = addresses_of(job, record.update)
+        differences = list(record.differences)
+        estimated = _gradient(job, differences, addresses=addresses, epsilon=record.epsilon, compute=compute)
         gradients = Gradients(estimated, None)
-    moved = _move(job, state, record, gradients, batches=batches, implementation=implementation, threads=threads)
+    moved = _move(job, state, record, gradients, batches=batches, compute=compute)
     return replace(moved, device_seconds=record.device_seconds)
 
 
@@ -197,8 +234,8 @@ class Gradients(NamedTuple):
     decoder: Tensor | None
 
 
-def _exact(job: ExpertJob, state: ExpertState, *, batches: list[Tensor], implementation: str) -> ExactGradient:
-    device = device_for(implementation)
+def _exact(job: ExpertJob, state: ExpertState, *, batches: list[Tensor], compute: Compute) -> ExactGradient:
+    device = device_for(compute.implementation)
     expert = Expert(state.expert.theta.to(device), state.expert.decoder.to(device))
     return batch_gradient(expert, shape=job.shape, batches=batches)
 
@@ -214,8 +251,7 @@ def _move(
     gradients: Gradients,
     *,
     batches: list[Tensor],
-    implementation: str,
-    threads: int,
+    compute: Compute,
 ) -> ExpertState:
     rate, config, expert = record.learning_rate, job.config, state.expert
     body = adam(expert.theta, gradients.theta, state=state.body, learning_rate=rate, weight_decay=config.weight_decay)
@@ -223,7 +259,7 @@ def _move(
     if config.decoder == "trained":
         delta = gradients.decoder
         if delta is None:
-            delta = _delta_rule(job, expert, batches=batches, implementation=implementation, threads=threads)
+            delta = _delta_rule(job, expert, batches=batches, compute=compute)
         # choice: E is not decayed.
         decoder, decoder_state = adam(decoder, delta, state=decoder_state, learning_rate=rate, weight_decay=0.0)
     return replace(
@@ -235,20 +271,20 @@ def _move(
     )
 
 
-def _delta_rule(job: ExpertJob, expert: Expert, *, batches: list[Tensor], implementation: str, threads: int) -> Tensor:
+def _delta_rule(job: ExpertJob, expert: Expert, *, batches: list[Tensor], compute: Compute) -> Tensor:
     """Eq. (7), the mean over the batches.
 
     choice: one unperturbed forward at the weights the body's estimate was made at.
     """
-    delta, device = torch.zeros_like(expert.decoder), device_for(implementation)
+    delta, device = torch.zeros_like(expert.decoder), device_for(compute.implementation)
     for windows in batches:
         hidden = decoder_inputs(
             expert.theta.to(device),
             shape=job.shape,
             decoder=expert.decoder.to(device),
             windows=windows,
-            implementation=implementation,
-            threads=threads,
+            implementation=compute.implementation,
+            threads=compute.threads,
         )
         delta += decoder_gradient(hidden.cpu(), decoder=expert.decoder, targets=windows[:, 1:])
     return delta / len(batches)
@@ -264,7 +300,7 @@ def refuse_infinite(job: ExpertJob, loss: float, *, update: int) -> None:
         )
 
 
-def validation_loss(job: ExpertJob, expert: Expert, *, implementation: str, threads: int) -> float:
+def validation_loss(job: ExpertJob, expert: Expert, *, compute: Compute) -> float:
     """Mean loss on a fixed sample of the job's validation windows, nats per byte (drives the plateau rule)."""
     windows = draw_training_windows(
         job.shards,
@@ -276,15 +312,16 @@ def validation_loss(job: ExpertJob, expert: Expert, *, implementation: str, thre
         input_bytes=job.config.window_bytes,
         window_bytes=job.cluster_window_bytes,
     )
+    device = device_for(compute.implementation)
     scores = routed_scores(
-        expert.theta[None].to(device_for(implementation)),
+        expert.theta[None].to(device),
         shape=job.shape,
-        decoder=expert.decoder.to(device_for(implementation)),
+        decoder=expert.decoder.to(device),
         windows=torch.from_numpy(windows),
         experts=torch.zeros(len(windows), 1, dtype=torch.int64),
         first_target=0,
-        implementation=implementation,
-        threads=threads,
+        implementation=compute.implementation,
+        threads=compute.threads,
     )
     return -float(scores.mean())
 

@@ -1,6 +1,7 @@
 """What does a job's checkpoint hold?  Weights, Adam's moments and the plateau's state: what its next update needs."""
 
 import math
+from typing import Any
 
 import torch
 
@@ -14,7 +15,8 @@ from thinwire.soma.updates import AdamState
 CHECKPOINTS_KEPT = 2
 
 
-def _tensors(state: ExpertState) -> dict[str, torch.Tensor]:
+def tensors_of(state: ExpertState) -> dict[str, torch.Tensor]:
+    """A state's tensors by name."""
     return {
         "theta": state.expert.theta,
         "decoder": state.expert.decoder,
@@ -25,32 +27,39 @@ def _tensors(state: ExpertState) -> dict[str, torch.Tensor]:
     }
 
 
-def save_state(job: ExpertJob, state: ExpertState, folder: JobFolder) -> None:
-    """A checkpoint of the state's update; older ones than the last two are removed."""
+def numbers_of(state: ExpertState) -> dict[str, Any]:
+    """All else of a state but for its update, plain."""
     best = state.plateau.best_loss
-    meta = {
-        "expert": job.expert,
-        "shape": {"width": job.shape.width, "depth": job.shape.depth, "embed_width": job.shape.embed_width},
+    return {
         "plateau": state.plateau._asdict() | {"best_loss": best if math.isfinite(best) else None},
         "body_updates": state.body.updates,
         "decoder_updates": state.decoder.updates,
         "device_seconds": state.device_seconds,
     }
-    checkpoint.save(folder.checkpoints, state.update, tensors=_tensors(state), meta=meta, keep=CHECKPOINTS_KEPT)
+
+
+def state_of(tensors: dict[str, torch.Tensor], numbers: dict[str, Any], *, update: int) -> ExpertState:
+    """The state that ``tensors_of`` and ``numbers_of`` took apart."""
+    halvings, best, best_update = (numbers["plateau"][key] for key in PlateauState._fields)
+    return ExpertState(
+        expert=Expert(tensors["theta"], tensors["decoder"]),
+        body=AdamState(tensors["body.first"], tensors["body.second"], numbers["body_updates"]),
+        decoder=AdamState(tensors["decoder.first"], tensors["decoder.second"], numbers["decoder_updates"]),
+        plateau=PlateauState(halvings, math.inf if best is None else best, best_update),
+        update=update,
+        device_seconds=numbers["device_seconds"],
+    )
+
+
+def save_state(job: ExpertJob, state: ExpertState, folder: JobFolder) -> None:
+    """A checkpoint of the state's update; older ones than the last two are removed."""
+    shape = {"width": job.shape.width, "depth": job.shape.depth, "embed_width": job.shape.embed_width}
+    meta = {"expert": job.expert, "shape": shape, **numbers_of(state)}
+    checkpoint.save(folder.checkpoints, state.update, tensors=tensors_of(state), meta=meta, keep=CHECKPOINTS_KEPT)
 
 
 def load_state(job: ExpertJob, *, folder: JobFolder, update: int) -> ExpertState:
     """The state of one checkpoint. Raises UserError where it is damaged or of another shape."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in _tensors(initial_state(job)).items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors_of(initial_state(job)).items()}
     saved = checkpoint.load(folder.checkpoints, update, shapes=shapes)
-    tensors, meta = saved.tensors, saved.meta
-    halvings, best, best_update = (meta["plateau"][key] for key in PlateauState._fields)
-    plateau = PlateauState(halvings, math.inf if best is None else best, best_update)
-    return ExpertState(
-        expert=Expert(tensors["theta"], tensors["decoder"]),
-        body=AdamState(tensors["body.first"], tensors["body.second"], meta["body_updates"]),
-        decoder=AdamState(tensors["decoder.first"], tensors["decoder.second"], meta["decoder_updates"]),
-        plateau=plateau,
-        update=saved.update,
-        device_seconds=meta["device_seconds"],
-    )
+    return state_of(saved.tensors, saved.meta, update=saved.update)

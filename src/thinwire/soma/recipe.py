@@ -7,34 +7,33 @@ choice: clusters come before the seed run, which the paper names first; neither 
 leave out every window that an expert is validated on.
 """
 
-import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from thinwire.base.errors import ThinwireError, UserError
-from thinwire.base.files import append_json_line, read_json, write_json
-from thinwire.base.progress import Task, Voice
+from thinwire.base.errors import UserError
+from thinwire.base.files import read_json, write_json
+from thinwire.base.progress import Voice
+from thinwire.comm.process import place_from_environment
 from thinwire.config.fingerprint import as_record, fingerprint, from_record
 from thinwire.data.corpus import Corpus
 from thinwire.data.windows import num_windows
 from thinwire.kernels.dispatch import device_for
-from thinwire.launch.local import Command, available_cores, run_commands
+from thinwire.launch.local import available_cores
 from thinwire.runs.layout import RunFolder, exclusive
 from thinwire.runs.results import keep_result
 from thinwire.runs.start import Start, refuse_foreign_folder, start_or_go_on
 from thinwire.soma.byte_counts import keep_bigrams, save_array
 from thinwire.soma.config import SomaConfig, check, result_record
-from thinwire.soma.expert_training import is_done
 from thinwire.soma.model import shape_of
 from thinwire.soma.partitions import divide
-from thinwire.soma.run import ASSIGNMENT, ROUTER_DONE, SEED_NAME, SomaRun, job_label
+from thinwire.soma.perturbation_parallel import Crew
+from thinwire.soma.ranks import be_rank, meeting_point
+from thinwire.soma.run import ASSIGNMENT, ROUTER_DONE, SEED_NAME, SomaRun
 from thinwire.soma.scoring import corpus_windows, loss_matrix, score_text
-from thinwire.soma.warm_kernels import warm_kernels
-
-WORKER = "thinwire.soma.worker"
+from thinwire.soma.training_jobs import train_jobs
 
 
 def train(
@@ -48,10 +47,13 @@ def train(
 ) -> dict[str, Any]:
     """Train a run, or go on with the one that is there; returns the record of its test scores.
 
+    Under torchrun (or wherever RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set) this process is one of the ranks
+    that make every update together. Rank 0 keeps the run; the others need the data alone, and return nothing.
+
     Args:
         config: settings, e.g. a preset's with ``dataclasses.replace``.
         data: a folder that ``prepare`` made.
-        out: the run folder.
+        out: the run folder, of rank 0.
         preset: the name kept beside the settings.
         command: the command line that goes on with this run, kept for people.
         voice: bars and messages; None is silent.
@@ -59,22 +61,29 @@ def train(
     Raises:
         ConfigError: every setting that is out of range.
         UserError: the machine lacks what the implementation needs, ``data`` is not a prepared folder, ``out`` holds
-            another run, or a file in it is damaged.
+            another run, a file in it is damaged, or ranks disagree.
         InterruptedRunError: a person stopped it; every finished update is kept.
-        RunFailedError: a worker died.
+        RunFailedError: a worker died, or a rank is lost.
     """
     check(config, where=f"preset {preset}")
     device_for(config.launch.implementation)  # a missing GPU or package is said before anything is written
     voice = voice or Voice()
     corpus = Corpus.open(data)
     check_text(config, corpus=corpus)
+    place = place_from_environment()
+    if place is not None:
+        place.refuse_other_size(config.launch.ranks)
+        if place.rank > 0:
+            be_rank(config, corpus=corpus, place=place)
+            return {}
     refuse_foreign_folder(out)
-    with exclusive(out):
+    with exclusive(out), meeting_point(place, config=config) as meet_others:
         run = open_or_create(config, corpus=corpus, out=out, preset=preset, command=command)
         torch.set_num_threads(max(1, available_cores()))
         fit_clusters(run, corpus=corpus, voice=voice)
-        train_seed(run, corpus=corpus, voice=voice)
-        train_experts(run, corpus=corpus, voice=voice)
+        with meet_others(corpus) as crew:
+            train_seed(run, corpus=corpus, voice=voice, crew=crew)
+            train_experts(run, corpus=corpus, voice=voice, crew=crew)
         return score(run, voice=voice)
 
 
@@ -122,73 +131,19 @@ def open_or_create(
     return SomaRun(folder, preset, config)
 
 
-def _event(run: SomaRun, **record: Any) -> None:
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    append_json_line(run.folder.log, {"time": now, **record})
-
-
-def train_seed(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
+def train_seed(run: SomaRun, *, corpus: Corpus, voice: Voice, crew: Crew | None = None) -> None:
     """Stage 2: body and tied matrix E together, on a sample of the corpus."""
-    _train_jobs(run, [[SEED_NAME]], corpus=corpus, voice=voice)
+    train_jobs(run, [[SEED_NAME]], corpus=corpus, voice=voice, crew=crew)
 
 
-def train_experts(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
+def train_experts(run: SomaRun, *, corpus: Corpus, voice: Voice, crew: Crew | None = None) -> None:
     """Stage 3: every expert from its start, on its own windows.
 
     Independent experts train in processes that never talk; experts whose losses are summed share one process.
     """
     names = [str(index) for index in range(run.num_experts)]
     groups = [names] if run.config.losses == "summed" else [[name] for name in names]
-    _train_jobs(run, groups, corpus=corpus, voice=voice)
-
-
-def _train_jobs(run: SomaRun, groups: list[list[str]], *, corpus: Corpus, voice: Voice) -> None:
-    names = [name for group in groups for name in group]
-    jobs = {name: run.job(name, corpus=corpus) for name in names}
-    is_waiting = {name: not is_done(jobs[name], folder=run.job_folder(name)) for name in names}
-    waiting = {",".join(group): group for group in groups if any(is_waiting[name] for name in group)}
-    if not waiting:
-        voice.say(f"{job_label(names[0]) if len(names) == 1 else f'{len(names)} experts'}: already trained, kept")
-        return
-    launch, cores = run.config.launch, available_cores()
-    at_once = min(launch.processes or cores, len(waiting))
-    threads = launch.threads or max(1, cores // at_once)
-    labels = {
-        key: job_label(group[0]) if len(group) == 1 else f"{len(group)} experts" for key, group in waiting.items()
-    }
-    bars: dict[str, Task] = {}
-    left = {key: jobs[group[0]].config.updates for key, group in waiting.items()}
-
-    def on_message(key: str, message: dict[str, Any]) -> None:
-        if message["type"] == "say":
-            voice.say(message["text"])
-            return
-        if key not in bars:
-            bars[key] = voice.progress.task(labels[key], left[key])
-        if message["type"] == "note":
-            bars[key].note(message["text"])
-            return
-        bars[key].advance(message["count"])
-        left[key] -= message["count"]
-        if left[key] == 0:
-            bars.pop(key).close()
-
-    root = str(run.folder.root)
-    commands = [
-        Command(key, WORKER, (root, key, launch.implementation, str(threads)), label=labels[key]) for key in waiting
-    ]
-    first = jobs[names[0]]
-    warm_kernels(first.start, config=first.config, shape=first.shape, implementation=launch.implementation, voice=voice)
-    started = [name for group in waiting.values() for name in group]
-    _event(run, stage="train", jobs=started, processes=at_once, threads=threads, state="started")
-    try:
-        run_commands(commands, at_once=at_once, on_message=on_message)
-    except ThinwireError as error:
-        _event(run, stage="train", jobs=started, state="failed", reason=str(error))
-        raise
-    for bar in bars.values():
-        bar.close()
-    _event(run, stage="train", jobs=started, state="done")
+    train_jobs(run, groups, corpus=corpus, voice=voice, crew=crew)
 
 
 def fit_clusters(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
@@ -204,7 +159,7 @@ def fit_clusters(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
     def read_windows(indices: np.ndarray) -> np.ndarray:
         return corpus.train.gather(indices * config.window_bytes, length=config.window_bytes)
 
-    _event(run, stage="clusters", windows=total, state="started")
+    run.log_event(stage="clusters", windows=total, state="started")
     router, assignment = divide(
         read_windows,
         num_windows=total,
@@ -217,7 +172,7 @@ def fit_clusters(run: SomaRun, *, corpus: Corpus, voice: Voice) -> None:
     save_array(run.folder.router / ASSIGNMENT, assignment)
     keep_bigrams(run.folder, corpus.bigrams)
     write_json(done, {"fingerprint": inputs})
-    _event(run, stage="clusters", sizes=router.cluster_sizes.tolist(), state="done")
+    run.log_event(stage="clusters", sizes=router.cluster_sizes.tolist(), state="done")
 
 
 def score(run: SomaRun, *, voice: Voice) -> dict[str, Any]:
@@ -234,5 +189,5 @@ def score(run: SomaRun, *, voice: Voice) -> dict[str, Any]:
     keep_result(run.folder.root, record)
     loss_matrix(run.folder.root, threads=available_cores())
     write_json(done, {"fingerprint": inputs})
-    _event(run, stage="scores", loss_nats_per_byte=record["loss_nats_per_byte"], state="done")
+    run.log_event(stage="scores", loss_nats_per_byte=record["loss_nats_per_byte"], state="done")
     return record

@@ -12,8 +12,8 @@ import torch
 from thinwire.base.errors import UserError
 from thinwire.base.progress import Progress
 from thinwire.runs import checkpoint
+from thinwire.soma.compute import Compute
 from thinwire.soma.expert_job import ExpertJob, initial_state
-from thinwire.soma.expert_training import Compute
 from thinwire.soma.expert_update import apply_record
 from thinwire.soma.model import Expert
 from thinwire.soma.run import SomaRun, job_label
@@ -56,7 +56,7 @@ def rebuild(job: ExpertJob, *, run: SomaRun, name: str, update: int, compute: Co
     for record in contents.records:
         if record.update > update:
             break
-        state = apply_record(job, state, record, implementation=compute.implementation, threads=compute.threads)
+        state = apply_record(job, state, record, compute=compute)
         if isinstance(record, UpdateRecord):
             task.advance()
     task.close()

@@ -1,11 +1,14 @@
 """What is in this run folder?  Its configuration, data and router, and the jobs they define."""
 
+import datetime
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from thinwire.base.errors import UserError
+from thinwire.base.files import append_json_line
 from thinwire.data.corpus import Corpus
 from thinwire.data.reopen import reopen
 from thinwire.kernels.expert_shape import ExpertShape
@@ -14,7 +17,7 @@ from thinwire.runs.layout import JobFolder, RunFolder
 from thinwire.runs.settings import read_settings
 from thinwire.soma.byte_counts import load_bigrams
 from thinwire.soma.clusters import Members, split_members
-from thinwire.soma.config import SomaConfig
+from thinwire.soma.config import SomaConfig, TrainingConfig, gradient_parts
 from thinwire.soma.expert_job import SEED_RUN, ExpertJob
 from thinwire.soma.model import Expert, initial_expert, shape_of
 from thinwire.soma.partitions import shard_of
@@ -85,6 +88,15 @@ class SomaRun:
                 fix=f"remove {path.with_name(ROUTER_DONE)}, then give the training command again: it clusters anew",
             ) from error
 
+    def log_event(self, **record: Any) -> None:
+        """Add a line to the run's log, with the time."""
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        append_json_line(self.folder.log, {"time": now, **record})
+
+    def training_of(self, name: str) -> TrainingConfig:
+        """A job's settings."""
+        return self.config.seed_run if name == SEED_NAME else self.config.experts
+
     def job_folder(self, name: str) -> JobFolder:
         return self.folder.seed if name == SEED_NAME else self.folder.expert(int(name))
 
@@ -99,16 +111,16 @@ class SomaRun:
         """
         config = self.config
         if name == SEED_NAME:
-            expert, parts, training = SEED_RUN, self.seed_members(), config.seed_run
+            expert, parts = SEED_RUN, self.seed_members()
             first, summed_losses = start or initial_expert(self.shape, seed=config.seed), 1
         else:
-            expert, parts, training = int(name), self.expert_members(int(name)), config.experts
+            expert, parts = int(name), self.expert_members(int(name))
             first = start or self.expert_start()
             summed_losses = self.num_experts if config.losses == "summed" else 1
         return ExpertJob(
             expert=expert,
             seed=config.seed,
-            config=training,
+            config=self.training_of(name),
             shape=self.shape,
             start=first,
             shards=corpus.train,
@@ -116,6 +128,7 @@ class SomaRun:
             validation=parts.validation,
             cluster_window_bytes=config.clusters.window_bytes,
             summed_losses=summed_losses,
+            gradient_parts=gradient_parts(config),
         )
 
     def expert_start(self) -> Expert:

@@ -58,19 +58,27 @@ def gradient_from_differences(
     shape: ExpertShape,
     epsilon: float,
     difference: Difference,
+    directions: range | None = None,
     threads: int = 1,
     implementation: str = "auto",
 ) -> Float64[Tensor, " M"]:
     """g = 1/A sum_a 1/n sum_j D_aj z_aj, in FP64, added in the order of (a, j) (Eq. 8; accumulation, appendix E).
 
     Args:
+        directions: the j that are added, without a gap; None adds all n.
         implementation: that of the run, so that probes are summed where they are perturbed; the same bits for any.
     """
     total = np.zeros(shape.num_parameters)
     for values, address in zip(differences, addresses, strict=True):
         weights = derivatives(values, epsilon=epsilon, difference=difference) / len(values)
+        added = directions or range(len(values))
         total += weighted_probe_sum(
-            weights, address=address, shape=shape, threads=threads, implementation=implementation
+            weights[added.start : added.stop],
+            address=address,
+            shape=shape,
+            first_direction=added.start,
+            threads=threads,
+            implementation=implementation,
         )
     return torch.from_numpy(total / len(differences))
 
@@ -99,6 +107,7 @@ def estimate(
     shape: ExpertShape,
     epsilon: float,
     difference: Difference,
+    summed_by: Callable[[list[np.ndarray]], Float64[Tensor, " M"]] | None = None,
     threads: int = 1,
     implementation: str = "auto",
 ) -> Estimate:
@@ -107,11 +116,15 @@ def estimate(
     Args:
         losses: evaluates every direction of an address on that address's own batch, one column a sign.
         addresses: one an accumulation batch; all its directions and signs share the batch.
+        summed_by: makes the gradient from every batch's differences; None is ``gradient_from_differences``.
         implementation: of the weighted sum, as in ``gradient_from_differences``.
     """
     batches = [differences_of(losses(address), difference=difference) for address in addresses]
+    differences = [batch.differences for batch in batches]
+    if summed_by is not None:
+        return Estimate(summed_by(differences), batches)
     gradient = gradient_from_differences(
-        [batch.differences for batch in batches],
+        differences,
         addresses=addresses,
         shape=shape,
         epsilon=epsilon,

@@ -61,12 +61,8 @@ def train(
     corpus = Corpus.open(data)
     check_text(config, corpus=corpus)
     refuse_foreign_folder(out)
-    if place is not None and place.size != config.launch.ranks:
-        raise UserError(
-            f"{place.size} ranks were started, the configuration has {config.launch.ranks}",
-            where="WORLD_SIZE",
-            fix=f"give --launch.ranks {place.size}, or start {config.launch.ranks} ranks",
-        )
+    if place is not None:
+        place.refuse_other_size(config.launch.ranks)
     if place is not None and config.launch.link_bits_per_s > 0 and place.master not in ("localhost", LOCALHOST, "::1"):
         raise UserError(
             "a link is modelled by the clock that all ranks of one machine share",

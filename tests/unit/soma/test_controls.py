@@ -18,9 +18,10 @@ from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.runs.layout import JobFolder
 from thinwire.soma import recipe
 from thinwire.soma.bptt import batch_gradient
+from thinwire.soma.compute import Compute
 from thinwire.soma.config import SomaConfig, check
 from thinwire.soma.expert_job import ExpertJob, addresses_of
-from thinwire.soma.expert_training import Compute, Member, train_together
+from thinwire.soma.expert_training import Member, train_together
 from thinwire.soma.job_checkpoint import load_state
 from thinwire.soma.model import Expert, exact_gradient
 from thinwire.soma.replay import rebuild

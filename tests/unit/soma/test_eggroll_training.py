@@ -16,6 +16,7 @@ from thinwire.kernels.eggroll.shape import EggrollRules
 from thinwire.runs import checkpoint
 from thinwire.runs.layout import JobFolder
 from thinwire.soma import eggroll_job
+from thinwire.soma.compute import Compute
 from thinwire.soma.eggroll_config import EggrollModel
 from thinwire.soma.eggroll_job import (
     EggrollJob,
@@ -27,7 +28,6 @@ from thinwire.soma.eggroll_job import (
 )
 from thinwire.soma.eggroll_log import read
 from thinwire.soma.eggroll_training import is_done, train
-from thinwire.soma.expert_training import Compute
 from tiny_eggroll import CONFIG, assert_same_end, job_of, lines_without_clock, train_job
 
 

@@ -10,7 +10,8 @@ import tiny_runs
 from kills import Undisturbed, When, find, killed
 from thinwire.base.errors import InterruptedRunError
 from thinwire.runs.layout import JobFolder
-from thinwire.soma.expert_training import Compute, is_done, train
+from thinwire.soma.compute import Compute
+from thinwire.soma.expert_training import is_done, train
 from thinwire.soma.job_checkpoint import load_state
 from thinwire.soma.scalar_log import read
 from tiny_runs import assert_same_end, lines_without_clock, train_job

@@ -14,9 +14,9 @@ from thinwire.base.progress import Silent
 from thinwire.config.fingerprint import as_record, fingerprint, from_record
 from thinwire.data.corpus import Corpus
 from thinwire.experiments.registry import PRESETS
+from thinwire.soma.compute import Compute
 from thinwire.soma.config import ClusterConfig, ExpertStart, Partition, SomaConfig, check
 from thinwire.soma.ensemble import load_ensemble
-from thinwire.soma.expert_training import Compute
 from thinwire.soma.model import initial_expert
 from thinwire.soma.partitions import random_shards
 from thinwire.soma.replay import rebuild

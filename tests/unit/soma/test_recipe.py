@@ -16,7 +16,7 @@ from thinwire.data.corpus import Corpus
 from thinwire.data.prepare import PrepareOptions, prepare
 from thinwire.kernels import dispatch
 from thinwire.runs.layout import exclusive
-from thinwire.soma import recipe
+from thinwire.soma import training_jobs
 from thinwire.soma.config import SomaConfig
 from thinwire.soma.recipe import fit_clusters, open_or_create, score, train
 from thinwire.soma.run import SomaRun
@@ -250,7 +250,7 @@ def test_an_event_is_logged_for_each_stage(tiny_run: Path) -> None:
         ("clusters", "done"),
         ("scores", "done"),
     ]
-    assert recipe.WORKER == "thinwire.soma.worker"
+    assert training_jobs.WORKER == "thinwire.soma.worker"
 
 
 def test_a_run_at_work_is_left_alone(tiny_run: Path, tiny_data: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from thinwire.base.progress import Silent
 from thinwire.data.corpus import Corpus
 from thinwire.runs import checkpoint
 from thinwire.soma import job_checkpoint
-from thinwire.soma.expert_training import Compute
+from thinwire.soma.compute import Compute
 from thinwire.soma.replay import rebuild, replay
 from thinwire.soma.run import SomaRun
 

@@ -11,6 +11,7 @@ from thinwire.data.corpus import Corpus
 from thinwire.kernels.expert_losses import cpu_impl
 from thinwire.kernels.lane_forward import forward_lanes
 from thinwire.soma import warm_kernels as module
+from thinwire.soma.compute import Compute
 from thinwire.soma.expert_job import initial_state
 from thinwire.soma.expert_update import evaluate_update, validation_loss
 from thinwire.soma.model import initial_expert, shape_of
@@ -19,6 +20,7 @@ from thinwire.soma.warm_kernels import warm_kernels
 
 SHAPE = shape_of(tiny_runs.CONFIG.model)
 EXPERT = initial_expert(SHAPE, seed=0)
+NUMBA = Compute("numba")
 
 
 class Opened(Silent):
@@ -39,8 +41,8 @@ def test_an_update_after_it_compiles_nothing_more(name: str, tiny_run: Path, tin
     warm_kernels(job.start, config=job.config, shape=job.shape, implementation="numba", voice=Voice())
     known = [len(function.signatures) for function in (cpu_impl._mean_losses, forward_lanes)]
     assert all(known)
-    state = evaluate_update(job, initial_state(job), implementation="numba", threads=1).state
-    validation_loss(job, state.expert, implementation="numba", threads=1)
+    state = evaluate_update(job, initial_state(job), compute=NUMBA).state
+    validation_loss(job, state.expert, compute=NUMBA)
     assert [len(function.signatures) for function in (cpu_impl._mean_losses, forward_lanes)] == known
 
 
