@@ -137,6 +137,14 @@ def test_another_number_of_ranks_than_was_started(
     assert_refused(refused, "3 ranks were started, the configuration has 2")
 
 
+def test_eggroll_is_one_process(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}.items():
+        monkeypatch.setenv(name, value)
+    refused = apart("train", "eggroll-small", "--data", tiny_data, "--out", tmp_path / "run")
+    assert_refused(refused, "an EGGROLL run is one process, and 2 were started")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -25,6 +25,7 @@ class Place:
         port: the store's port.
         store_runs: the launcher already serves the store, so that no rank has to.
         attempt: how often the launcher started all ranks again, in the same store.
+        here: how many of the processes share this machine.
     """
 
     rank: int
@@ -33,6 +34,7 @@ class Place:
     port: int
     store_runs: bool = False
     attempt: int = 0
+    here: int = 1
 
     def refuse_other_size(self, ranks: int) -> None:
         """Raises UserError where another number of ranks was started than the configuration's."""
@@ -61,9 +63,14 @@ def place_from_environment() -> Place | None:
     if not 0 < port < 65536:
         raise _unusable(f"MASTER_PORT={port} is no port")
     runs = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true"
-    again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
-    attempt = int(again) if again.isdigit() else 0
-    return Place(rank=rank, size=size, master=found["MASTER_ADDR"], port=port, store_runs=runs, attempt=attempt)
+    attempt, here = (_count(name) for name in ("TORCHELASTIC_RESTART_COUNT", "LOCAL_WORLD_SIZE"))
+    return Place(rank, size, found["MASTER_ADDR"], port, store_runs=runs, attempt=attempt, here=max(1, here))
+
+
+def _count(name: str) -> int:
+    """0 where it is not set."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else 0
 
 
 def _number(found: dict[str, str], name: str) -> int:

@@ -4,8 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from thinwire.base.errors import UserError
 from thinwire.base.files import read_json, write_json
 from thinwire.base.progress import Voice
+from thinwire.comm.process import place_from_environment
 from thinwire.config.fingerprint import as_record, fingerprint, from_record
 from thinwire.data.corpus import Corpus
 from thinwire.kernels.dispatch import choose
@@ -46,11 +48,19 @@ def train(
 
     Raises:
         ConfigError: every setting that is out of range.
-        UserError: ``data`` is not a prepared folder or too small, ``out`` holds another run, or a file is damaged.
+        UserError: ``data`` is not a prepared folder or too small, ``out`` holds another run, a file is damaged, or
+            torchrun started several processes.
         InterruptedRunError: a person stopped it; every finished update is kept.
         RunFailedError: training has diverged.
     """
     check(config, where=f"preset {preset}")
+    place = place_from_environment()
+    if place is not None and place.size > 1:
+        raise UserError(
+            f"an EGGROLL run is one process, and {place.size} were started",
+            where="WORLD_SIZE",
+            fix="start it without torchrun",
+        )
     voice = voice or Voice()
     corpus = Corpus.open(data)
     job = open_job(config, corpus=corpus)

@@ -2,6 +2,7 @@
 
 import torch
 
+from thinwire.base.progress import Voice
 from thinwire.data.corpus import Corpus
 from thinwire.runs.loop import run_loop
 from thinwire.soma.compute import Compute
@@ -11,6 +12,7 @@ from thinwire.soma.expert_update import apply_record, evaluate_update
 from thinwire.soma.handed_job import take
 from thinwire.soma.perturbation_parallel import Crew
 from thinwire.soma.scalar_log import ValidationRecord
+from thinwire.soma.warm_kernels import warm_kernels
 
 
 def follow(crew: Crew, *, config: SomaConfig, corpus: Corpus, compute: Compute) -> None:
@@ -27,6 +29,8 @@ def follow(crew: Crew, *, config: SomaConfig, corpus: Corpus, compute: Compute) 
 
 
 def _follow_job(job: ExpertJob, state: ExpertState, *, crew: Crew, compute: Compute) -> None:
+    warm_kernels(job.start, config=job.config, shape=job.shape, implementation=compute.implementation, voice=Voice())
+
     def step(state: ExpertState, _: int) -> ExpertState:
         return evaluate_update(job, state, compute=compute, crew=crew).state
 

@@ -61,12 +61,18 @@ def be_rank(config: SomaConfig, *, corpus: Corpus, place: Place) -> None:
         RunFailedError: rank 0 or another rank was lost.
     """
     store = _store(place, config=config)
-    compute = Compute(config.launch.implementation, config.launch.threads or available_cores())
+    compute = compute_of(config, place=place)
     with interrupts_are_requests() as should_stop:
         _wait_until_ready(store, should_stop=should_stop)
         with _crew(store, place, config=config, should_stop=should_stop) as crew:
             compare_settings(crew, config=config, corpus=corpus)
             follow(crew, config=config, corpus=corpus, compute=compute)
+
+
+def compute_of(config: SomaConfig, *, place: Place | None) -> Compute:
+    """A rank's share of its machine, whose cores it divides with the other ranks that are there."""
+    here = 1 if place is None else place.here
+    return Compute(config.launch.implementation, config.launch.threads or max(1, available_cores() // here))
 
 
 def _store(place: Place, *, config: SomaConfig) -> torch.distributed.Store:

@@ -6,12 +6,12 @@ from typing import Any
 
 from thinwire.base.errors import ThinwireError
 from thinwire.base.progress import Task, Voice
-from thinwire.comm.process import open_store
+from thinwire.comm.process import open_store, place_from_environment
 from thinwire.data.corpus import Corpus
 from thinwire.launch.local import Command, available_cores, run_commands
-from thinwire.soma.compute import Compute
 from thinwire.soma.expert_training import Member, is_done, train_together
 from thinwire.soma.perturbation_parallel import Crew
+from thinwire.soma.ranks import compute_of
 from thinwire.soma.run import SomaRun, job_label
 from thinwire.soma.warm_kernels import warm_kernels
 
@@ -96,8 +96,7 @@ def _commands(run: SomaRun, waiting: dict[str, list[str]], *, threads: int, port
 
 def _train_in_turn(run: SomaRun, waiting: dict[str, list[str]], *, corpus: Corpus, voice: Voice, crew: Crew) -> None:
     """One job after the other in this process, as rank 0 of the crew."""
-    launch = run.config.launch
-    compute = Compute(launch.implementation, launch.threads or available_cores())
+    compute = compute_of(run.config, place=place_from_environment())
     with _logged(run, waiting, processes=1, threads=compute.threads):
         for group in waiting.values():
             members = [Member(run.job(name, corpus=corpus), run.job_folder(name)) for name in group]

@@ -181,7 +181,7 @@ def be_rank(config: SubspacesConfig, *, corpus: Corpus, out: Path, place: Place,
     from thinwire.subspaces.run import Seat, train_rank
 
     role = "serve" if place.rank == 0 and not place.store_runs else "start"
-    threads = config.launch.threads or available_cores()
+    threads = config.launch.threads or max(1, available_cores() // place.here)
     with interrupts_are_requests() as should_stop:
         train_rank(
             config,

@@ -26,6 +26,8 @@ def test_nothing_set_is_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_torchrun_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
     assert place(monkeypatch, **WHOLE) == Place(rank=2, size=4, master="here", port=29500)
+    shared = place(monkeypatch, **WHOLE, LOCAL_WORLD_SIZE="2", TORCHELASTIC_RESTART_COUNT="3")
+    assert shared == Place(rank=2, size=4, master="here", port=29500, attempt=3, here=2)
     found = place(monkeypatch, TORCHELASTIC_USE_AGENT_STORE="True")
     assert found is not None
     assert found.store_runs
