@@ -88,7 +88,8 @@ def _train_over_ranks(config: SubspacesConfig, *, data: Path, out: Path, preset:
 
 
 def _print_side_by_side(runs: dict[str, Path]) -> None:
-    """Loss and counted bytes of the plain and the compressed run, and how long each would wait for a thin wire."""
+    """Loss and bytes of the plain and the compressed run, and how long each would wait for a thin wire: for keys and
+    values, counted, and for the weights that it averages now and then, in closed form."""
     from thinwire.cli.measure import on_link
     from thinwire.comm.link import Link
     from thinwire.subspaces.measured_traffic import main_phase, measure_traffic
@@ -99,11 +100,15 @@ def _print_side_by_side(runs: dict[str, Path]) -> None:
         phases = {found["phase"]: found for found in traffic["phases"]}
         own = phases[main_phase(phases) or "warm-up"]
         loss = read_json(RunFolder(run).results / "test.json")["loss_nats_per_token"]
-        seconds = on_link(run, traffic, Link(THIN_BITS_PER_S))["exchange_seconds"]
-        cells = [format_bytes(own["exchange_bytes_per_update"]), f"{own['part_of_plain']:.2%}", f"{seconds:.2f} s"]
+        link = on_link(run, traffic, Link(THIN_BITS_PER_S))
+        exchanged = [format_bytes(own["exchange_bytes_per_update"]), f"{own['part_of_plain']:.2%}"]
+        seconds = [f"{link[key]:.2f} s" for key in ("exchange_seconds", "sync_seconds")]
+        cells = [*exchanged, format_bytes(link["sync_bytes_per_update"]), *seconds]
         columns.append([name, f"{loss:.4f} nats/byte", *cells])
-    wire = f"its time at {THIN_BITS_PER_S / 1e6:.0f} Mbit/s"
-    titles = ["a Llama over four ranks", "test loss, stock model", "K/V counted an update", "of plain", wire]
+    rate = f"at {THIN_BITS_PER_S / 1e6:.0f} Mbit/s"
+    exchange = ["K/V counted an update", "of plain"]
+    weights = "weights an update, on average"
+    titles = ["a Llama over four ranks", "test loss, stock model", *exchange, weights, f"K/V {rate}", f"weights {rate}"]
     sys.stdout.write("\n")
     print_table(
         [(title, "".join(f"{cell:>20}" for cell in cells)) for title, *cells in zip(titles, *columns, strict=True)]

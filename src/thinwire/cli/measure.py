@@ -88,18 +88,14 @@ def _show(arguments: TrafficArguments, record: dict[str, Any], *, show: Callable
 
 
 def on_link(run: Path, record: dict[str, Any], link: Link) -> dict[str, Any]:
-    """How long an update's bytes take, of the run's own codec and of none."""
+    """How long an update's bytes take, of the run's own codec and of none; weights on average over the updates."""
     config = read_config(RunFolder(run))
     phase = main_phase(found["phase"] for found in record["phases"])
-    times = {
-        of: step_time(
-            config,
-            step_traffic(config, vocab_size=record["vocab_size"], num_ranks=record["ranks"], phase=of),
-            link=link,
-            phase=of,
-        )
+    bytes_of = {
+        of: step_traffic(config, vocab_size=record["vocab_size"], num_ranks=record["ranks"], phase=of)
         for of in ({phase, "plain"} if phase else ())
     }
+    times = {of: step_time(config, sent, link=link, phase=of) for of, sent in bytes_of.items()}
     own, plain = (times[phase], times["plain"]) if phase else (None, None)
     return {
         **asdict(link),
@@ -107,6 +103,7 @@ def on_link(run: Path, record: dict[str, Any], link: Link) -> dict[str, Any]:
         "exchange_seconds": own and own.exchange,
         "plain_exchange_seconds": plain and plain.exchange,
         "sync_seconds": own and own.sync,
+        "sync_bytes_per_update": bytes_of[phase].sync_bytes_per_step if phase else None,
     }
 
 

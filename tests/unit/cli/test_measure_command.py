@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 import tiny_subspaces
+from counted_runs import counted_run
 from thinwire.cli import measure
-from thinwire.config.fingerprint import as_record
-from thinwire.subspaces.schedule import phase_of
 from thinwire.subspaces.traffic import step_traffic
 
 CONFIG = replace(tiny_subspaces.CONFIG, launch=replace(tiny_subspaces.CONFIG.launch, ranks=2))
@@ -19,20 +18,7 @@ STEPS = 6
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Two ranks' log of six updates, without any validation."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    record = {"kind": "subspaces", "preset": "tiny", "config": as_record(CONFIG)}
-    (folder / "config.json").write_text(json.dumps(record))
-    counts = {"kv-forward": 0, "kv-backward": 0, "theta": 0, "sync": 0, "control": 7}
-    with (folder / "log.jsonl").open("w") as log:
-        for step in range(1, STEPS + 1):
-            phase = phase_of(step, CONFIG)
-            for tag, count in step_traffic(CONFIG, vocab_size=256, phase=phase).by_tag().items():
-                counts[tag] += count
-            log.write(
-                json.dumps({"kind": "step", "step": step, "phase": phase, "ranks": 2, "wire_bytes": counts}) + "\n"
-            )
-    return folder
+    return counted_run(tmp_path / "run", CONFIG, steps=STEPS)
 
 
 def test_the_measures_are_listed(here) -> None:
@@ -53,6 +39,8 @@ def test_json_is_one_object_and_the_file(run: Path, here) -> None:
     link = record["links"][0]
     assert link["phase"] == "compressed"
     assert link["exchange_seconds"] < link["plain_exchange_seconds"]
+    sent = step_traffic(CONFIG, vocab_size=256)
+    assert link["sync_bytes_per_update"] == sent.sync_bytes_per_step == sent.sync.sum() / CONFIG.sync.every
     slower = json.loads(here("measure", "traffic", run, "--json", "--link", "150Mbps").out)["links"][0]
     assert slower["exchange_seconds"] == pytest.approx(2 * link["exchange_seconds"])
 
@@ -77,7 +65,7 @@ def test_mistakes(run: Path, here, tmp_path: Path) -> None:
     (soma / "config.json").write_text('{"kind": "soma", "config": {}}')
     cases = [
         (("measure", "trafic", run), "did you mean 'traffic'?"),
-        (("measure", "traffic", soma), "'soma', not subspaces"),
+        (("measure", "traffic", soma), "does not describe a SOMA run"),
         (("measure", "traffic", run / "empty"), "no config.json"),
         (("measure", "traffic", tmp_path / "absent"), "absent"),
         (("measure", "traffic", run, "--link", "fast"), "cannot read 'fast'"),
