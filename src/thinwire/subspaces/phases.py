@@ -9,6 +9,7 @@ from torch import Tensor
 from thinwire.base.errors import RunFailedError
 from thinwire.comm.collectives import broadcast, gather_json
 from thinwire.comm.group import Group
+from thinwire.comm.packing import pack
 from thinwire.subspaces.basis import activation_basis, random_basis, weight_basis
 from thinwire.subspaces.codecs.make import codec_rank
 from thinwire.subspaces.codecs.subspace import SubspaceCodec
@@ -86,7 +87,7 @@ class _Recorder(FullAttention):
 def _digest(tensors: Iterable[Tensor]) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(pack([tensor]).cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -46,6 +46,15 @@ def test_every_layer_and_side_gets_an_orthonormal_basis(kind: BasisKind) -> None
     assert all(torch.equal(replica.bases[name], again.bases[name]) for name in replica.bases)
 
 
+@pytest.mark.parametrize("kind", ["weight_svd", "activation", "random"])
+def test_a_subspace_may_have_one_direction(kind: BasisKind) -> None:
+    """A matrix of one column may keep a stride that says nothing."""
+    codec = replace(CONFIG.codec, basis=kind, key_rate=1.0, value_rate=1.0)
+    replica = plugged(replace(CONFIG, codec=codec), text=texts(4))
+    assert {tuple(basis.shape) for basis in replica.bases.values()} == {(12, 1)}
+    assert all(float(orthonormality_defect(basis)) < 1e-12 for basis in replica.bases.values())
+
+
 def test_a_basis_of_weights_spans_their_top_directions() -> None:
     replica = plugged()
     for (layer, side), basis in replica.bases.items():
