@@ -166,6 +166,9 @@ class ContextAttention:
         codec: settings of theta.
         heads: psi, where theta is learned.
         address: where random thetas are drawn.
+
+    Attributes:
+        thetas: (layer, stream) -> what turned the basis of each own chunk, [b, 2, k], learned or drawn.
     """
 
     def __init__(
@@ -258,10 +261,12 @@ class ContextAttention:
             assert self.address is not None
             first = self.address.first_sequence + stream * self.place.batch
             address = ThetaAddress(self.address.seed, self.address.step, first)
-            return [
+            drawn = [
                 draw(self.codec, address=address, layer=layer, chunk=s.chunk, batch=self.place.batch, like=rows[0])
                 for s in pieces
             ]
+            self.thetas[layer, stream] = drawn
+            return list(drawn)
         assert self.heads is not None
         heads = self.heads.layers[layer]
         assert isinstance(heads, LayerHeads)

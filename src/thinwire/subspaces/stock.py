@@ -54,7 +54,8 @@ def load_stock(run: Path, *, step: int | None = None) -> Stock:
     mean = theta_means(saved.tensors)
     replica.load_weights({name: t for name, t in saved.tensors.items() if not name.startswith(THETA_PREFIX)})
     phase: Phase = saved.meta["phase"]
-    if replica.needs_heads(phase) and not mean:
+    turns = replica.needs_heads(phase) and any(codec.needs_theta for pair in replica.codecs(phase) for codec in pair)
+    if turns and not mean:
         raise UserError(
             f"the checkpoint of update {saved.update} lacks theta's mean, so it cannot be folded",
             where=str(saving.weights_folder(run)),

@@ -217,7 +217,8 @@ class Trainer:
                 torch.stack(parts).sum().mul(scale).backward()
                 losses += [float(part.detach()) for part in parts]
             if isinstance(attend, ContextAttention):
-                seen.add(attend.thetas)
+                if self.replica.heads is not None:  # a random theta has no mean to fold
+                    seen.add(attend.thetas)
                 self.last_attend = attend
         return math.fsum(losses)
 
