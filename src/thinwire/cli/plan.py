@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 import tyro
 
 from thinwire.base.errors import UserError
-from thinwire.base.units import format_bytes, format_count, format_seconds
-from thinwire.cli.terminal import print_json, print_table
+from thinwire.base.units import format_bytes, format_count
+from thinwire.cli.terminal import print_columns, print_json, print_table
 from thinwire.comm.link import Link
 from thinwire.config.parse import parse
+from thinwire.data.encode import BYTE_SYMBOLS
 from thinwire.experiments.registry import preset
 from thinwire.experiments.subspaces import subspaces_800m
 from thinwire.plan import quantities
@@ -31,13 +32,16 @@ subspaces: which codec fits a link.
 Without a preset or a run (whose steps were timed): the paper's setting, 132,000 tokens over 8 machines.
 thinwire plan subspaces --help lists the flags; --tokens 16B --deadline 30d asks what is done in time.
 """
+GPT2_SYMBOLS = 50_257
+GPT2_PRESETS = ("subspaces-800m",)
+"""Presets of models that read GPT-2's tokens; the others read bytes."""
 
 
 class Base(NamedTuple):
     """A preset, a run or the paper's setting; the measured time is 0 where there is none."""
 
     config: SubspacesConfig
-    vocab_size: int = 50_257
+    vocab_size: int
     measured_seconds: float = 0.0
 
 
@@ -87,7 +91,7 @@ def main(argv: list[str]) -> None:
 def _base(name: str | None) -> Base:
     """What the flags start from."""
     if name is None:
-        return Base(subspaces_800m())
+        return Base(subspaces_800m(), GPT2_SYMBOLS)
     if (Path(name) / "config.json").is_file():
         run = RunFolder(Path(name))
         config = read_config(run)
@@ -99,7 +103,7 @@ def _base(name: str | None) -> Base:
     if not isinstance(found, SubspacesConfig):
         fix = "leave the preset out, or give a context-parallel one"
         raise UserError(f"'{name}' is no preset of this method", where="thinwire plan subspaces", fix=fix)
-    return Base(found)
+    return Base(found, GPT2_SYMBOLS if name in GPT2_PRESETS else BYTE_SYMBOLS)
 
 
 def _parse(base: Base, argv: list[str], *, prog: str) -> Arguments:
@@ -126,7 +130,7 @@ def _parse(base: Base, argv: list[str], *, prog: str) -> Arguments:
             flops_per_s: Instead, what one rank reaches; the step's operations are counted.
             tokens: To train on in all, for example 16B; with --deadline.
             deadline: When they must be done, for example 30d.
-            vocab_size: Of the tokenizer.
+            vocab_size: Of the tokenizer: 256 for bytes, 50257 for GPT-2's.
             exchange: needed sends a chunk to ranks with later ones; all_gather to all, as the paper does.
             json: Print one JSON object.
         """
@@ -180,7 +184,7 @@ def _print(record: dict[str, Any]) -> None:
     compute, allowed = record["compute_seconds"], record["allowed_step_seconds"]
     rows = [
         ("a step", f"{record['tokens_per_step']:,} tokens over {record['ranks']} ranks"),
-        ("parameters", format_count(record["parameters"])),
+        ("parameters", f"{format_count(record['parameters'])}, vocabulary of {_vocabulary(record['vocab_size'])}"),
         (
             "compute",
             "unknown: speeds are the link's limit (give --flops-per-s)"
@@ -195,18 +199,35 @@ def _print(record: dict[str, Any]) -> None:
         for link in record["links"]
     ]
     print_table(rows)
-    header = ["codec", "per", "bytes", "/plain", "exchange", "step", "tokens/s", "fits"]  # within 80 columns
-    lines = [header, *(_cells(option) for option in record["options"])]
-    if allowed is None:
-        lines = [line[:-1] for line in lines]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sys.stdout.write("\n")
-    for line in lines:
-        cells = [
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        sys.stdout.write("  " + "  ".join(cells).rstrip() + "\n")
+    for link in record["links"]:
+        options = [option for option in record["options"] if option["link_per"] == link["per"]]
+        print_columns(_header(link["per"], allowed), [_cells(option) for option in options])
+        sys.stdout.write(_weights_words(options[1], every=record["sync_every"]))
+
+
+def _header(per: str, allowed: float | None) -> list[str]:
+    """Within 80 columns."""
+    names = [f"per {per}", "bytes", "/plain", "exchange", "weights", "step", "tokens/s"]
+    return names if allowed is None else [*names, "fits"]
+
+
+def _vocabulary(size: int) -> str:
+    hints = {
+        BYTE_SYMBOLS: f" (bytes; GPT-2's: --vocab-size {GPT2_SYMBOLS})",
+        GPT2_SYMBOLS: f" (GPT-2's; bytes: --vocab-size {BYTE_SYMBOLS})",
+    }
+    return f"{size:,}{hints.get(size, '')}"
+
+
+def _weights_words(own: dict[str, Any], *, every: int) -> str:
+    """What to change where the configuration's own codec waits for weights, whatever is done to keys and values."""
+    if not own["is_bound_by_weights"]:
+        return ""
+    what = "summed at every update" if every == 1 else f"averaged every {every} updates"
+    return (
+        f"\n  Weights take most of the time: {format_bytes(own['sync_bytes_per_step'])} an update, {what}.\n"
+        "  Raise --sync.every (a divisor of --checkpoint-every), at a price in loss.\n"
+    )
 
 
 def _gentlest(link: dict[str, Any], allowed: float | None) -> str:
@@ -219,13 +240,19 @@ def _gentlest(link: dict[str, Any], allowed: float | None) -> str:
 
 def _cells(option: dict[str, Any]) -> list[str]:
     speed, fits = option["tokens_per_s_overlapped"], option["fits"]
-    return [
+    cells = [
         option["codec"].removeprefix("subspace "),
-        option["link_per"],
         format_bytes(option["wire_bytes"]),
         f"{option['fraction_of_plain']:.2%}",
-        format_seconds(option["exchange_seconds"]),
-        format_seconds(option["step_seconds_overlapped"]),
+        *(_time(option[key]) for key in ("exchange_seconds", "sync_seconds", "step_seconds_overlapped")),
         "-" if speed is None else format_count(round(speed)),
-        "-" if fits is None else "yes" if fits else "no",
     ]
+    return cells if fits is None else [*cells, "yes" if fits else "no"]
+
+
+def _time(seconds: float) -> str:
+    """At most eight characters."""
+    for limit, unit, size in ((60.0, "s", 1.0), (3600.0, "min", 60.0), (86_400.0, "h", 3600.0)):
+        if seconds < limit:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds / 86_400.0:,.0f} d"

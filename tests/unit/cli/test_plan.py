@@ -37,6 +37,43 @@ def test_a_table_for_people(here: "Here") -> None:
     assert "4-bit" in text
 
 
+SMALL = ("plan", "subspaces", "subspaces-small", "--link", "10Mbps", "--compute-seconds", "2")
+
+
+def test_weights_have_a_column_and_a_remark_where_they_bind(here: "Here") -> None:
+    """5.38M weights of 4 bytes, there and back over four ranks: 6 x 21.5 MB, a quarter of it on each node's link."""
+    text = here(*SMALL, "--link-per", "node").out.decode()
+    header = next(line for line in text.splitlines() if "tokens/s" in line)
+    assert header.split() == ["per", "node", "bytes", "/plain", "exchange", "weights", "step", "tokens/s", "fits"]
+    own = next(line for line in text.splitlines() if "K -98% V -95%" in line)
+    assert own.split()[4:] == ["1.3", "MB", "3.52%", "0.4", "s", "25.8", "s", "27.8", "s", "74", "no"]
+    assert "Weights take most of the time: 129.1 MB an update, summed at every update." in text
+    assert "Raise --sync.every" in text
+    rarely = here(*SMALL, "--sync.every", "50").out.decode()
+    assert "Weights take" not in rarely
+    assert [line.split()[:2] for line in rarely.splitlines() if "tokens/s" in line] == [
+        ["per", "node"],
+        ["per", "pair"],
+    ]
+
+
+def test_columns_fit_a_terminal(here: "Here") -> None:
+    for words in (SMALL, ("plan", "subspaces", "--link", "300Mbps", "--flops-per-s", "120e12")):
+        assert max(map(len, here(*words).out.decode().splitlines())) <= 80
+
+
+def test_the_vocabulary_follows_the_preset(here: "Here") -> None:
+    small = here(*SMALL).out.decode()
+    assert "5.38M, vocabulary of 256 (bytes; GPT-2's: --vocab-size 50257)" in small
+    assert "30.98M, vocabulary of 50,257 (GPT-2's; bytes: --vocab-size 256)" in (
+        here(*SMALL, "--vocab-size", "50257").out.decode()
+    )
+    assert "5.51M, vocabulary of 512\n" in here(*SMALL, "--vocab-size", "512").out.decode()
+    for words in ((), ("subspaces-800m",)):
+        record = json.loads(here("plan", "subspaces", *words, "--link", "1Gbps", "--json").out)
+        assert record["vocab_size"] == 50_257
+
+
 def test_operations_give_a_compute_time(here: "Here") -> None:
     done = here("plan", "subspaces", "--link", "300Mbps", "--flops-per-s", "120e12", "--json")
     assert json.loads(done.out)["compute_seconds"] == pytest.approx(2.35, abs=0.02)

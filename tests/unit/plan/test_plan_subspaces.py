@@ -93,3 +93,12 @@ def test_one_rank_needs_no_link() -> None:
     record = plan(replace(QUESTION, config=config))
     assert {row["wire_bytes"] for row in record["options"]} == {0}
     assert {link["gentlest_rank"] for link in record["links"]} == {2048}
+
+
+@pytest.mark.parametrize(("every", "is_bound"), [(1, True), (200, False)])
+def test_weights_that_bind_are_told(every: int, is_bound: bool) -> None:
+    """74 s of weights beside 14 s of exchange on a link per node where they are summed at each step."""
+    config = replace(subspaces_800m(), sync=replace(subspaces_800m().sync, every=every))
+    own = rows_of(plan(replace(QUESTION, config=config)), "subspace K -98% V -95%")["node"]
+    assert own["sync_seconds"] == pytest.approx(74.0 / every, rel=0.01)
+    assert own["is_bound_by_weights"] == is_bound
