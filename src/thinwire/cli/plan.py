@@ -184,7 +184,7 @@ def _print(record: dict[str, Any]) -> None:
     compute, allowed = record["compute_seconds"], record["allowed_step_seconds"]
     rows = [
         ("a step", f"{record['tokens_per_step']:,} tokens over {record['ranks']} ranks"),
-        ("parameters", f"{format_count(record['parameters'])}, vocabulary of {_vocabulary(record['vocab_size'])}"),
+        ("parameters", f"{format_count(record['parameters'])}, vocabulary {_vocabulary(record['vocab_size'])}"),
         (
             "compute",
             "unknown: speeds are the link's limit (give --flops-per-s)"

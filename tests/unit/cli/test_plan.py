@@ -64,11 +64,11 @@ def test_columns_fit_a_terminal(here: "Here") -> None:
 
 def test_the_vocabulary_follows_the_preset(here: "Here") -> None:
     small = here(*SMALL).out.decode()
-    assert "5.38M, vocabulary of 256 (bytes; GPT-2's: --vocab-size 50257)" in small
-    assert "30.98M, vocabulary of 50,257 (GPT-2's; bytes: --vocab-size 256)" in (
+    assert "5.38M, vocabulary 256 (bytes; GPT-2's: --vocab-size 50257)" in small
+    assert "30.98M, vocabulary 50,257 (GPT-2's; bytes: --vocab-size 256)" in (
         here(*SMALL, "--vocab-size", "50257").out.decode()
     )
-    assert "5.51M, vocabulary of 512\n" in here(*SMALL, "--vocab-size", "512").out.decode()
+    assert "5.51M, vocabulary 512\n" in here(*SMALL, "--vocab-size", "512").out.decode()
     for words in ((), ("subspaces-800m",)):
         record = json.loads(here("plan", "subspaces", *words, "--link", "1Gbps", "--json").out)
         assert record["vocab_size"] == 50_257
