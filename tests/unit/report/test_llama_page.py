@@ -73,6 +73,15 @@ def test_plain_beside_compressed(make_llama: Make) -> None:
     assert figure_names(*folders) == ["comparison", *names]
 
 
+def test_a_part_that_is_not_known_is_no_blank(make_llama: Make) -> None:
+    section = comparison_section(runs_of(make_llama("a"), make_llama("b", seed=2)), level=2)
+    assert section.count("not measured") == 2
+    assert "thinwire measure traffic RUN" in section
+    known = comparison_section(runs_of(make_llama("c"), make_llama("d", kind="plain")), level=2)
+    assert "not measured" not in known
+    assert "thinwire measure traffic RUN" not in known
+
+
 def test_runs_that_do_not_compare_are_told_apart(make_llama: Make) -> None:
     folders = [make_llama("a"), make_llama("b", kind="plain"), make_llama("c", fingerprint="b2" * 32)]
     found = outline(comparison_section(runs_of(*folders), level=2))
@@ -129,7 +138,10 @@ def test_what_measure_found_is_on_the_page(make_llama: Make) -> None:
         "is_equal": True,
         "step": 60,
         "updates_compared": 60,
-        "phases": [{"phase": "compressed", "part_of_plain": 0.035}, {"phase": "warm-up", "part_of_plain": None}],
+        "phases": [
+            {"phase": "compressed", "plain_exchange_bytes_per_update": 2_000_000},
+            {"phase": "warm-up", "plain_exchange_bytes_per_update": 0},
+        ],
         "links": [link | {"plain_exchange_seconds": 0.3355}],
     }
     import json

@@ -183,3 +183,26 @@ def test_groups(make_llama: Make) -> None:
 def test_both_methods(make_llama: Make, make_run: Make) -> None:
     kinds = [type(run) for run in collect_runs([make_run(), make_llama()])]
     assert kinds == [Run, SubspacesRun]
+
+
+def test_updates_that_differ_are_a_mean_as_they_were_measured(make_llama: Make) -> None:
+    """Two updates of three send 6 kB and the third 3 kB, as ranks move over the chunks: 5 kB an update."""
+    folder = make_llama(steps=60)
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    forward = 0
+    for record in lines:
+        if record["kind"] == "step":
+            forward += 0 if record["phase"] == "warm-up" else 3_000 if record["step"] % 3 == 0 else 6_000
+            record["wire_bytes"] |= {"kv-forward": forward, "kv-backward": 0, "theta": 0}
+    quiet = [one for one in lines if one["kind"] not in ("validation", "theta")]
+    (folder / "log.jsonl").write_text("".join(json.dumps(one) + "\n" for one in quiet))
+    phases = [{"phase": "compressed", "plain_exchange_bytes_per_update": 50_000}]
+    traffic = {"is_equal": True, "step": 60, "updates_compared": 60, "phases": phases}
+    (folder / "results/traffic.json").write_text(json.dumps(traffic))
+    run = read(folder)
+    assert run.exchange is not None
+    sent = [6_000 if step % 3 else 3_000 for step in range(22, 51)]
+    assert run.exchange.num_alone == len(sent)
+    assert run.exchange.exchanged == pytest.approx(sum(sent) / len(sent))
+    # What stands in the row divides: bytes an update, of plain's.
+    assert part_of_plain(run, None) == run.exchange.exchanged / 50_000

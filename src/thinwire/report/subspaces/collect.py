@@ -156,10 +156,9 @@ def _with_bytes(log: _Log, steps: Sequence[Step]) -> tuple[Validation, ...]:
 
 
 def _phase_bytes(log: _Log, steps: Sequence[Step]) -> tuple[PhaseBytes, ...]:
-    """An update's bytes in each phase.
-
-    The middle of all updates is not that of an update with a validation behind it; weights that are averaged now and
-    then are a mean over the phase instead.
+    """An update's bytes in each phase: the mean over updates with nothing else behind them, as ``measure traffic``
+    takes it (ranks move over the chunks, so updates differ); where there are none, the middle of all. Weights that are
+    averaged now and then are a mean over the whole phase.
     """
     events = {event.step for event in log.events.values()} | {step for step, _ in log.validations}
     rows: dict[str, list[tuple[int, dict[str, int]]]] = {}
@@ -173,14 +172,17 @@ def _phase_bytes(log: _Log, steps: Sequence[Step]) -> tuple[PhaseBytes, ...]:
     for phase in [name for name in rows if not name.endswith(" alone")]:
         everything = rows[phase]
         num_steps = sum(count for count, _ in everything)
+        alone = rows.get(f"{phase} alone", [])
+        num_alone = sum(count for count, _ in alone)
         per_update = {}
         for tag in TAGS:
             if tag == "sync":
                 per_update[tag] = sum(sent[tag] for _, sent in everything) / num_steps
+            elif num_alone:
+                per_update[tag] = sum(sent[tag] for _, sent in alone) / num_alone
             else:
-                alone = rows.get(f"{phase} alone", everything)
-                per_update[tag] = float(median(sent[tag] / count for count, sent in alone))
-        found.append(PhaseBytes(phase, num_steps, per_update))
+                per_update[tag] = float(median(sent[tag] / count for count, sent in everything))
+        found.append(PhaseBytes(phase, num_steps, per_update, num_alone))
     return tuple(found)
 
 
@@ -227,8 +229,10 @@ def _build_traffic(record: Any) -> TrafficResult:
         is_equal=bool(record["is_equal"]),
         step=int(record["step"]),
         updates_compared=int(record["updates_compared"]),
-        part_of_plain={
-            str(one["phase"]): float(one["part_of_plain"]) for one in phases if one.get("part_of_plain") is not None
+        plain_bytes={
+            str(one["phase"]): finite(one["plain_exchange_bytes_per_update"])
+            for one in phases
+            if one.get("plain_exchange_bytes_per_update")
         },
         links=tuple(_build_link(link) for link in record.get("links") or () if link.get("phase")),
     )

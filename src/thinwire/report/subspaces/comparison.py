@@ -7,7 +7,7 @@ from thinwire.report.markup import bullets, paragraph, table
 from thinwire.report.subspaces import facts
 from thinwire.report.subspaces.facts import Group
 from thinwire.report.subspaces.panels import curve_panels
-from thinwire.report.subspaces.records import TAGS, SubspacesRun
+from thinwire.report.subspaces.records import TAGS, PhaseBytes, SubspacesRun
 
 
 def comparison_section(runs: Sequence[SubspacesRun], *, level: int) -> str:
@@ -81,19 +81,33 @@ def _losses(runs: Sequence[SubspacesRun]) -> str:
 
 def _bytes(runs: Sequence[SubspacesRun]) -> str:
     columns = ("Run", "K/V an update", "of plain", "sync an update", *TAGS, "all")
-    rows = []
+    rows, is_unknown = [], False
     for run in runs:
         part = facts.part_of_plain(run, facts.plain_of(run, runs))
         is_plain = run.setting("codec.kind") == "plain"
         exchange, sent = run.exchange, run.wire_bytes
+        is_missing = part is None and exchange is not None and not is_plain
+        is_unknown |= is_missing
         rows.append(
             (
                 run.name,
-                "" if exchange is None else format_bytes(exchange.exchanged),
-                "" if part is None or is_plain else f"{part:.2%}",
+                _exchange_words(exchange),
+                "not measured" if is_missing else "" if part is None or is_plain else f"{part:.2%}",
                 "" if exchange is None else format_bytes(exchange.per_update["sync"]),
                 *(format_bytes(sent.get(tag, 0)) for tag in TAGS),
                 format_bytes(sum(sent.values())),
             )
         )
-    return table(columns, rows, caption="Bytes sent by all ranks: an update, then counted in all by what they were for")
+    caption = "Bytes sent by all ranks: an update, then counted in all by what they were for"
+    why = (
+        "Of plain: needs a plain run of the same shape on this page, or thinwire measure traffic RUN, and an update "
+        "that no validation follows."
+    )
+    return table(columns, rows, caption=caption) + (paragraph(why, style="quiet") if is_unknown else "")
+
+
+def _exchange_words(exchange: PhaseBytes | None) -> str:
+    """Keys and values of an update alone."""
+    if exchange is None:
+        return ""
+    return format_bytes(exchange.exchanged) if exchange.num_alone else "not counted alone"

@@ -90,12 +90,15 @@ def plain_of(run: SubspacesRun, runs: Sequence[SubspacesRun]) -> SubspacesRun | 
 
 
 def part_of_plain(run: SubspacesRun, plain: SubspacesRun | None) -> float | None:
-    """An update's keys and values, counted, as a part of what the plain run sends; or as it was measured alone."""
-    if run.exchange is None:
+    """An update's keys and values, counted, as a part of what the plain run counted, or else of the closed form that
+    ``measure traffic`` wrote; None where neither is there, or nothing was counted without a validation in it."""
+    own = run.exchange
+    if own is None or not own.num_alone:
         return None
-    if plain is not None and plain.exchange is not None and plain.exchange.exchanged > 0:
-        return run.exchange.exchanged / plain.exchange.exchanged
-    return run.traffic.part_of_plain.get(run.exchange.phase) if run.traffic is not None else None
+    if plain is not None and plain.exchange is not None and plain.exchange.num_alone and plain.exchange.exchanged > 0:
+        return own.exchanged / plain.exchange.exchanged
+    closed_form = run.traffic.plain_bytes.get(own.phase) if run.traffic is not None else None
+    return own.exchanged / closed_form if closed_form else None
 
 
 def loss_against(run: SubspacesRun, plain: SubspacesRun) -> float | None:

@@ -72,11 +72,13 @@ class Event(NamedTuple):
 
 
 class PhaseBytes(NamedTuple):
-    """What an update of one phase sends, by tag: the middle of all updates between which nothing else was sent."""
+    """What an update of one phase sends, by tag: the mean over updates between which nothing else was sent."""
 
     phase: str
     num_steps: int
     per_update: dict[str, float]
+    num_alone: int
+    """Of these updates; where there are none, ``per_update`` has validations in it."""
 
     @property
     def exchanged(self) -> float:
@@ -126,8 +128,8 @@ class TrafficResult:
     is_equal: bool
     step: int
     updates_compared: int
-    part_of_plain: dict[str, float]
-    """Phase -> part of what an update without a codec exchanges."""
+    plain_bytes: dict[str, float]
+    """Phase -> what an update without a codec exchanges, in closed form."""
     links: tuple[LinkTime, ...]
 
 
