@@ -1,6 +1,5 @@
 """Are the thetas and angles in the log those of every chunk, whoever holds it?  Beside a dense pass, by other means."""
 
-import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,8 @@ import pytest
 import scipy.linalg
 import torch
 import training_cases
-from dense_reference import DenseAttention
 from disturbed_runs import EVERY_STEP, records, with_ranks
-from torch import Tensor
-from training_cases import CODEC, DrawnStream
+from training_cases import CODEC, DrawnStream, dense_thetas, trainer_after
 
 from forked_runs import ForkServer
 from gloo_ranks import RankPool
@@ -21,10 +18,7 @@ from thinwire.comm.group import Group, alone
 from thinwire.subspaces.batches import step_sequences
 from thinwire.subspaces.config import CodecConfig, SubspacesConfig
 from thinwire.subspaces.replica import SIDES, Replica
-from thinwire.subspaces.schedule import phase_of
-from thinwire.subspaces.team import Team
 from thinwire.subspaces.theta_record import theta_record
-from thinwire.subspaces.trainer import Compute, Texts, Trainer
 
 LAST = 12
 """Six updates after the plug-in: psi has learned."""
@@ -33,59 +27,15 @@ RANDOM = replace(CODEC, theta_source="random")
 SOURCES = pytest.mark.parametrize("codec", [PREVIOUS, CHUNK, RANDOM], ids=lambda codec: codec.theta_source)
 
 
-def trained(group: Group, config: SubspacesConfig, *, until: int) -> tuple[Trainer, Replica]:
-    """After ``until`` updates; and the weights that the last one read."""
-    torch.set_num_threads(1)
-    stream, compute = DrawnStream(), Compute(torch.device("cpu"), dtype=torch.float64)
-    team = Team(group, group, tuple(range(group.size)))
-    trainer = Trainer(config, team=team, texts=Texts(stream, stream), compute=compute)
-    before = trainer.replica
-    for step in range(1, until + 1):
-        if phase_of(step, config) != trainer.phase:
-            trainer.change_phase(phase_of(step, config))
-        before = copy.deepcopy(trainer.replica)
-        trainer.train_step()
-    return trainer, before
-
-
 def record_on_rank(group: Group, codec: CodecConfig, until: int) -> dict[str, Any]:
-    return theta_record(trained(group, training_cases.config(codec=codec), until=until)[0])
-
-
-class _Recorder(DenseAttention):
-    """Keeps theta of every chunk and the frame it names: (layer, side) -> [chunks * b, k] and [chunks * b, w, r]."""
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self.seen: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
-
-    def _thetas(self, pieces: list[Tensor], *, layer: int, side: str, first: int) -> list[Tensor]:
-        found = super()._thetas(pieces, layer=layer, side=side, first=first)
-        rows = torch.cat(found).detach()
-        self.seen[layer, side] = rows, self._frames(rows, layer=layer, side=side)
-        return found
+    return theta_record(trainer_after(group, training_cases.config(codec=codec), step=until))
 
 
 def dense_record(replica: Replica, config: SubspacesConfig, *, step: int) -> dict[str, list[dict[str, float]]]:
     """Of the last of the update's two passes, every chunk in one dense pass; angles by SciPy."""
-    psi: dict[tuple[int, str], Any] = {}
-    for layer, heads in enumerate(replica.heads.layers if replica.heads is not None else ()):
-        psi |= {(layer, side): tuple(getattr(heads, side).parameters()) for side in SIDES}
     size = config.sequence
-    bounds = [size.tokens * index // size.chunks for index in range(size.chunks + 1)]
-    attend = _Recorder(
-        config.model,
-        codec=config.codec,
-        bounds=bounds,
-        bases=replica.bases,
-        psi=psi,
-        seed=config.seed,
-        step=step,
-        first_sequence=size.batch,
-    )
-    tokens = torch.from_numpy(step_sequences(DrawnStream(), config, step=step)[size.batch :, :-1].copy())
-    with torch.no_grad():
-        replica.llama.hidden([tokens], attend)
+    last = step_sequences(DrawnStream(), config, step=step)[size.batch :]
+    attend = dense_thetas(replica, config, last, step=step, first_sequence=size.batch)
     found: dict[str, list[dict[str, float]]] = {"mean_abs_theta": [], "angle_degrees": [], "orthonormality_defect": []}
     for layer in range(config.model.layers):
         here = {side: attend.seen[layer, side] for side in SIDES if (layer, side) in attend.seen}
@@ -115,8 +65,9 @@ def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
 @SOURCES
 def test_the_record_is_that_of_all_chunks_on_any_number_of_ranks(codec: CodecConfig, pool: RankPool) -> None:
     config = training_cases.config(codec=codec)
-    trainer, before = trained(alone(), config, until=LAST)
-    wanted = dense_record(before, config, step=LAST)
+    trainer = trainer_after(alone(), config, step=LAST - 1)
+    wanted = dense_record(trainer.replica, config, step=LAST)
+    trainer.train_step()
     assert all(size > 1e-3 for layer in wanted["mean_abs_theta"] for size in layer.values())
     assert sum(map(len, wanted["mean_abs_theta"])) == (2 if codec.uncompressed_layers else 4)
     assert_same(theta_record(trainer), wanted)
@@ -137,7 +88,7 @@ def test_nothing_is_recorded_where_no_theta_is_at_work(codec: CodecConfig, until
 
 def without_the_first(group: Group) -> dict[str, Any]:
     """The chunks of rank 0 are not known any more."""
-    trainer, _ = trained(group, training_cases.config(), until=LAST)
+    trainer = trainer_after(group, training_cases.config(), step=LAST)
     if group.rank == 0:
         trainer.last_attend = None
     return theta_record(trainer)

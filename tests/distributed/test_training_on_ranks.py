@@ -2,15 +2,23 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import training_cases
-from training_cases import CODEC, SYNC, Trained, train
+from training_cases import CODEC, SYNC, DrawnStream, Trained, dense_thetas, new_trainer, train, trainer_after
 
 from gloo_ranks import RankPool
-from thinwire.comm.group import alone
-from thinwire.subspaces.config import CodecConfig, SubspacesConfig, SyncConfig
+from thinwire.base.seeds import stream_key
+from thinwire.comm.group import Group, alone
+from thinwire.data.tokens import draw_sequences
+from thinwire.subspaces.config import CodecConfig, SubspacesConfig, SyncConfig, ThetaSource
+from thinwire.subspaces.replica import SIDES
+from thinwire.subspaces.rotation import Side
+from thinwire.subspaces.schedule import phase_of
+from thinwire.subspaces.trainer import THETA_SEQUENCES, Trainer
 
+LAST_COMPRESSED = 15
 PHASES = ["warm-up"] * 6 + ["compressed"] * 9 + ["folded"] * 5
 
 
@@ -41,13 +49,64 @@ def test_summed_gradients_train_like_one_process(codec: CodecConfig, pool: RankP
         assert found[0].validation == pytest.approx(one.validation, rel=1e-9)
 
 
-def test_the_fold_makes_no_jump() -> None:
-    """On held-out text, of a model whose thetas have been learned."""
-    for source in ("previous_chunk", "chunk"):
-        found = train(alone(), training_cases.config(codec=replace(CODEC, theta_source=source)))
-        before, after = found.around_change["folded"]
-        assert before != after
-        assert abs(after - before) < 0.01
+def turned(group: Group, codec: CodecConfig) -> Trainer:
+    """Before the fold, with psi's constants moved so far that theta's mean is about 0.6."""
+    trainer = trainer_after(group, training_cases.config(codec=codec), step=LAST_COMPRESSED)
+    assert trainer.replica.heads is not None
+    with torch.no_grad():
+        for name, parameter in trainer.replica.heads.named_parameters():
+            if name.endswith("bias"):
+                parameter += 0.8 if "key" in name else -0.8
+    return trainer
+
+
+def test_the_fold_makes_no_jump(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On held-out text, of a model whose thetas spread around a mean far from zero. At zero, the fold makes one."""
+    jumps = {}
+    for theta in ("mean", "zero"):
+        trainer = turned(alone(), replace(CODEC, theta_source="chunk"))
+        mean = trainer.measure_theta()
+        assert all(float(each.abs().min()) > 0.5 for each in mean.values())
+        if theta == "zero":
+            monkeypatch.setattr(trainer, "measure_theta", lambda mean=mean: {at: 0 * each for at, each in mean.items()})
+        before = trainer.validate().loss
+        trainer.change_phase("folded")
+        jumps[theta] = abs(trainer.validate().loss - before)
+    assert 0.0 < jumps["mean"] < 2e-4
+    assert jumps["zero"] > 1e-3
+
+
+def folded_on_rank(group: Group, codec: CodecConfig) -> dict[tuple[int, Side], torch.Tensor]:
+    """The projections of keys and values after the fold."""
+    trainer = turned(group, codec)
+    trainer.change_phase("folded")
+    return {(layer, side): trainer.replica.projection(layer, side).detach() for layer in (0, 1) for side in SIDES}
+
+
+@pytest.mark.parametrize("source", ["previous_chunk", "chunk"])
+def test_the_fold_is_at_thetas_mean(source: ThetaSource, pool: RankPool) -> None:
+    """W = U U^T B with U at the mean over all chunks of the eight sequences, which a dense pass finds as well."""
+    codec = replace(CODEC, theta_source=source)
+    settings, trainer = training_cases.config(codec=codec), turned(alone(), codec)
+    drawn = [
+        draw_sequences(
+            DrawnStream(),
+            key=stream_key(settings.seed, "theta-mean"),
+            step=index,
+            count=1,
+            tokens=settings.sequence.tokens,
+        )
+        for index in range(THETA_SEQUENCES)
+    ]
+    seen = dense_thetas(trainer.replica, settings, np.concatenate(drawn))
+    found = [folded_on_rank(alone(), codec), *pool.run(folded_on_rank, codec, ranks=3)]
+    for (layer, side), (thetas, _) in seen.seen.items():
+        assert thetas.shape == (THETA_SEQUENCES * settings.sequence.chunks, CODEC.generators)
+        weight = trainer.replica.projection(layer, side).detach()
+        frame, basis = seen.frame(thetas.mean(dim=0), layer=layer, side=side), trainer.replica.bases[layer, side]
+        for folded in found:
+            torch.testing.assert_close(folded[layer, side], frame @ frame.mT @ weight, rtol=0, atol=1e-9)
+        assert float((frame @ frame.mT @ weight - basis @ basis.mT @ weight).abs().max()) > 1e-2
 
 
 def averaged(**changes: object) -> SubspacesConfig:
@@ -88,3 +147,36 @@ def test_an_outer_step_of_rate_one_is_plain_averaging(pool: RankPool) -> None:
     )
     one, other = (pool.run(train, settings, ranks=2)[0] for settings in (plain, outer))
     assert farthest(one.weights[20], other.weights[20]) < 1e-10
+
+
+def first_gradients(group: Group, settings: SubspacesConfig) -> tuple[dict[str, torch.Tensor], float]:
+    """Of the first update, as this rank used them (nothing is clipped), and their norm as it was said."""
+    trainer = new_trainer(group, settings)
+    if (phase := phase_of(1, settings)) != "warm-up":
+        trainer.change_phase(phase)
+    norm = trainer.train_step().gradient_norm
+    if trainer.averaging is not None:
+        trainer.averaging.close()
+    return {name: p.grad for name, p in trainer.named().items() if p.grad is not None}, norm
+
+
+@pytest.mark.parametrize("warmup_steps", [6, 0], ids=["warm-up", "compressed"])
+def test_a_replicas_gradient_stands_for_all_ranks(warmup_steps: int, pool: RankPool) -> None:
+    """Each rank's is of the size of the whole gradient, and their mean is the gradient of one process: from equal
+    weights, in the first update."""
+    settings = averaged()
+    settings = replace(
+        settings,
+        optimizer=replace(settings.optimizer, clip_norm=0.0),
+        phases=replace(settings.phases, warmup_steps=warmup_steps),
+    )
+    whole, norm = first_gradients(alone(), settings)
+    for ranks in (2, 3):
+        found = pool.run(first_gradients, settings, ranks=ranks)
+        for name, gradient in whole.items():
+            mean = torch.stack([gradients[name] for gradients, _ in found]).mean(dim=0)
+            torch.testing.assert_close(mean, gradient, rtol=0, atol=1e-12)
+        for gradients, said in found:
+            assert farthest(gradients, whole) > 1e-6
+            assert said == pytest.approx(float(torch.stack([g.norm() for g in gradients.values()]).norm()), rel=1e-9)
+            assert 0.5 * norm < said < 3.0 * norm

@@ -1,9 +1,11 @@
 """What does one rank do in a test of training?  A few updates of a tiny model on drawn text, phases included."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from dense_reference import DenseAttention
 from torch import Tensor
 
 from thinwire.base.seeds import numpy_generator
@@ -18,6 +20,7 @@ from thinwire.subspaces.config import (
     SubspacesConfig,
     SyncConfig,
 )
+from thinwire.subspaces.replica import SIDES, Replica
 from thinwire.subspaces.schedule import is_settling_step, phase_of
 from thinwire.subspaces.team import Team
 from thinwire.subspaces.trainer import Compute, Texts, Trainer
@@ -79,13 +82,69 @@ class Trained:
     around_change: dict[str, tuple[float, float]]
 
 
-def train(group: Group, settings: SubspacesConfig, *, dtype: torch.dtype = torch.float64) -> Trained:
-    """All updates of a run. One group serves both purposes: nothing in these updates uses both at once."""
+def new_trainer(group: Group, settings: SubspacesConfig, *, dtype: torch.dtype = torch.float64) -> Trainer:
+    """Before the first update. One group serves both purposes: nothing in these updates uses both at once."""
     torch.set_num_threads(1)
-    stream = DrawnStream()
+    stream, compute = DrawnStream(), Compute(torch.device("cpu"), dtype=dtype)
     team = Team(group, group, tuple(range(group.size)))
-    compute = Compute(torch.device("cpu"), dtype=dtype)
-    trainer = Trainer(settings, team=team, texts=Texts(stream, stream), compute=compute)
+    return Trainer(settings, team=team, texts=Texts(stream, stream), compute=compute)
+
+
+def trainer_after(group: Group, settings: SubspacesConfig, *, step: int) -> Trainer:
+    """After so many updates."""
+    trainer = new_trainer(group, settings)
+    for done in range(1, step + 1):
+        if phase_of(done, settings) != trainer.phase:
+            trainer.change_phase(phase_of(done, settings))
+        trainer.train_step()
+    return trainer
+
+
+class _ThetaRecorder(DenseAttention):
+    """Keeps theta of every chunk and the frame it names."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.seen: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
+
+    def _thetas(self, pieces: list[Tensor], *, layer: int, side: str, first: int) -> list[Tensor]:
+        found = super()._thetas(pieces, layer=layer, side=side, first=first)
+        rows = torch.cat(found).detach()
+        self.seen[layer, side] = rows, self._frames(rows, layer=layer, side=side)
+        return found
+
+    def frame(self, theta: Tensor, *, layer: int, side: str) -> Tensor:
+        """Of one theta [k]: [w, r]."""
+        return self._frames(theta[None], layer=layer, side=side)[0]
+
+
+def dense_thetas(
+    replica: Replica, settings: SubspacesConfig, sequences: np.ndarray, *, step: int = 0, first_sequence: int = 0
+) -> _ThetaRecorder:
+    """One dense pass over whole sequences [n, tokens + 1]; ``seen`` has (layer, side) -> thetas [chunks * n, k] and
+    frames [chunks * n, w, r]."""
+    psi: dict[tuple[int, str], Any] = {}
+    for layer, heads in enumerate(replica.heads.layers if replica.heads is not None else ()):
+        psi |= {(layer, side): tuple(getattr(heads, side).parameters()) for side in SIDES}
+    size = settings.sequence
+    attend = _ThetaRecorder(
+        settings.model,
+        codec=settings.codec,
+        bounds=[size.tokens * index // size.chunks for index in range(size.chunks + 1)],
+        bases=replica.bases,
+        psi=psi,
+        seed=settings.seed,
+        step=step,
+        first_sequence=first_sequence,
+    )
+    with torch.no_grad():
+        replica.llama.hidden([torch.from_numpy(sequences[:, :-1].copy())], attend)
+    return attend
+
+
+def train(group: Group, settings: SubspacesConfig, *, dtype: torch.dtype = torch.float64) -> Trained:
+    """All updates of a run."""
+    trainer = new_trainer(group, settings, dtype=dtype)
     found = Trained([], [], {}, {}, 0.0, {})
     drifted: dict[str, Tensor] = {}
     for step in range(1, settings.optimizer.steps + 1):
