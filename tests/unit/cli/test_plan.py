@@ -130,3 +130,11 @@ def test_help_says_how(here: "Here") -> None:
     done = here("plan")
     assert done.status == 0
     assert b"--link 300Mbps" in done.out
+
+
+def test_the_howto_shows_what_is_printed(here: "Here") -> None:
+    page = (Path(__file__).parents[3] / "docs/howto/plan-a-run.md").read_text(encoding="utf-8")
+    assert f"```\n{here(*SMALL, '--link-per', 'node').out.decode()}```" in page
+    rarely = here(*SMALL, "--link-per", "node", "--sync.every", "50").out.decode()
+    shown = [line for line in rarely.splitlines() if line.startswith(("  per node", "  plain", "  K -98% V -95%"))]
+    assert "```\n" + "\n".join(shown) + "\n```" in page
