@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from disturbed_runs import EVERY_STEP, events, records, with_ranks
+from disturbed_runs import EVERY_STEP, events, records, tensors, with_ranks
 
 from forked_runs import Ended, ForkServer, Plan
 from thinwire.base.errors import ConfigError
 from thinwire.data.prepare import PrepareOptions, prepare
 from thinwire.subspaces import saving
-from thinwire.subspaces.config import SubspacesConfig, check
+from thinwire.subspaces.config import SubspacesConfig, SyncConfig, check
 from tiny_runs import write_texts
 
 PAIR = with_ranks(EVERY_STEP, 2, meeting_seconds=30.0)
@@ -152,6 +152,88 @@ def test_run_that_cannot_go_on(forks: ForkServer, tiny_data: Path, other_data: P
 
     assert {path.name: path.read_bytes() for path in (out / "checkpoints").iterdir()} == before
     assert forks.train(PAIR, data=data, out=out).status == 0
+
+
+DAMAGED = 12
+"""The newest checkpoint of a run that was killed in update 14; the one before is of update 8."""
+
+
+@pytest.fixture(scope="module", params=[1, 4], ids=["summed", "averaged"])
+def damaged(
+    request: pytest.FixtureRequest, forks: ForkServer, tiny_data: Path, runs_folder: Path
+) -> tuple[SubspacesConfig, Path, dict[str, bytes]]:
+    """A run in which rank 1's part of the newest checkpoint is cut short; and what one that was left alone ends as."""
+    every = request.param
+    sync = SyncConfig(every=every, fragments=2 if every > 1 else 1)
+    config = replace(PAIR, sync=sync, phases=replace(PAIR.phases, unplug="never"))
+    alone, out = runs_folder / f"undamaged-{every}", runs_folder / f"damaged-{every}"
+    assert forks.train(config, data=tiny_data, out=alone).status == 0
+    assert forks.train(config, data=tiny_data, out=out, plans=(Plan(0, "step", 14, "kill all"),)).status == -9
+    assert saving.last_step(out) == DAMAGED
+    part = out / "ranks" / "001" / f"{DAMAGED:08d}.safetensors"
+    part.write_bytes(part.read_bytes()[:-1])
+    return config, out, tensors(alone)
+
+
+def remove(folder: Path, step: int) -> None:
+    for path in folder.glob(f"{step:08d}.*"):
+        path.unlink()
+
+
+def test_a_damaged_part_is_refused_with_what_can_be_done(damaged, forks: ForkServer, tiny_data: Path) -> None:
+    config, out, _ = damaged
+    ended = forks.train(config, data=tiny_data, out=out)
+    assert_said(ended, "a checkpoint is truncated or altered", str(out / "ranks" / "001" / "00000012.safetensors"))
+    assert "remove 00000012.json and 00000012.safetensors in the folder 'checkpoints'" in ended.complaint
+    assert "all ranks go on from the checkpoint before" in ended.complaint
+    assert "in 'ranks/001': this rank then goes on from update 12 with the moments of another one" in ended.complaint
+
+
+def test_without_the_damaged_checkpoint_the_one_before_is_gone_on_from(
+    damaged, forks: ForkServer, tiny_data: Path, tmp_path: Path
+) -> None:
+    config, out, alone = damaged
+    run = shutil.copytree(out, tmp_path / "run")
+    remove(run / "checkpoints", DAMAGED)
+    ended = forks.train(config, data=tiny_data, out=run)
+    assert ended.status == 0, ended
+    assert [record["step"] for record in records(run, "event") if record["what"] == "resumed"] == [8]
+    assert "moments" not in ended.said
+    assert "moments of another rank" not in events(run)
+    assert tensors(run) == alone
+
+
+def test_who_takes_anothers_moments_says_so(damaged, forks: ForkServer, tiny_data: Path, tmp_path: Path) -> None:
+    """Where gradients are summed they are the same numbers, and the run ends with the same bits; else with others."""
+    config, out, alone = damaged
+    run = shutil.copytree(out, tmp_path / "run")
+    remove(run / "ranks" / "001", DAMAGED)
+    ended = forks.train(config, data=tiny_data, out=run)
+    assert ended.status == 0, ended
+    assert "moments of the optimizer at update 12 are missing: rank 1 takes those of rank 0" in ended.said
+    (event,) = [record for record in records(run, "event") if record["what"] == "moments of another rank"]
+    assert (event["step"], event["members"], event["taken_from"]) == (DAMAGED, [1], [0])
+    if config.sync.every == 1:
+        assert "they are the same numbers" in ended.said
+        assert tensors(run) == alone
+    else:
+        assert "the results will differ from those of an undisturbed run" in ended.said
+        assert tensors(run) != alone
+
+
+@pytest.mark.parametrize("steps", [(12,), (8, 12)], ids=["of one checkpoint", "of all"])
+def test_parts_that_all_are_gone(
+    damaged, forks: ForkServer, tiny_data: Path, tmp_path: Path, steps: tuple[int, ...]
+) -> None:
+    config, out, _ = damaged
+    run = shutil.copytree(out, tmp_path / "run")
+    for step in steps:
+        for rank in ("000", "001"):
+            remove(run / "ranks" / rank, step)
+    ended = forks.train(config, data=tiny_data, out=run)
+    assert_said(ended, "no rank has its part of the checkpoint of update 12")
+    assert ("to go on from the checkpoint before" in ended.complaint) == (steps == (12,))
+    assert ("begin again in a new run folder" in ended.complaint) == (steps == (8, 12))
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,8 @@ def test_checkpoint_of_two_ranks_goes_on_with_three(
     ended = forks.train(with_ranks(config, 3), data=tiny_data, out=out)
     assert ended.status == 0, ended
     assert "was made by 2 ranks; its chunks now lie on 3" in ended.said
+    assert "rank 2 takes those of rank 0" in ended.said
+    assert events(out).count("moments of another rank") == 1
     alone = losses(undisturbed)
     for record in records(out, "step"):
         assert record["ranks"] == (2 if record["step"] <= 8 else 3)

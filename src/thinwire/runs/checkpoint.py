@@ -114,9 +114,10 @@ def _read_description(description: Path, weights: Path) -> dict[str, Any]:
 
 
 def _unreadable(weights: Path, description: Path, problem: str) -> UserError:
+    is_older = any(update < int(weights.stem) for update in list_updates(weights.parent))
     return UserError(
         f"a checkpoint {problem}",
         where=str(weights),
         fix=f"remove {description.name} and {weights.name}, then give the training command again: "
-        "the job goes on from the checkpoint before and its log",
+        + ("the job goes on from the checkpoint before and its log" if is_older else "the job begins anew"),
     )

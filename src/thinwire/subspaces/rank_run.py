@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch.distributed
-from torch import Tensor
 
 from thinwire.base.errors import InterruptedRunError, RunFailedError, UserError
 from thinwire.base.progress import Task
@@ -21,10 +20,11 @@ from thinwire.comm.group import PeerLostError
 from thinwire.config.fingerprint import as_record
 from thinwire.subspaces import saving
 from thinwire.subspaces.config import SubspacesConfig
-from thinwire.subspaces.handover import hand_over, refuse_differences, together
+from thinwire.subspaces.handover import refuse_differences
 from thinwire.subspaces.heartbeat import Beat, Heartbeat
 from thinwire.subspaces.journal import Journal
 from thinwire.subspaces.membership import Membership, Standing, compare_standings, first_at_work, unite
+from thinwire.subspaces.resuming import counted, resume
 from thinwire.subspaces.schedule import is_settling_step, phase_of
 from thinwire.subspaces.stock import named_theta_means
 from thinwire.subspaces.team import LeftBehindError, Meeting, Team
@@ -154,7 +154,7 @@ class RankRun:
         at_work = [rank for rank, one in enumerate(standings) if one.is_at_work]
         self._refuse_differences(at_work)
         if not at_work:
-            self._resume()
+            resume(self.trainer, self.journal, run=self.around.run, tell=self._tell)
             self._is_step_done = True
         else:
             root = standings[first_at_work(standings)]
@@ -189,50 +189,6 @@ class RankRun:
                 return
             raise
 
-    def _resume(self) -> None:
-        """Every rank stands where the newest checkpoint was made, or at the beginning."""
-        main, run, rank = self.trainer.team.main, self.around.run, self.trainer.team.main.rank
-        steps: list[int] = gather_json(main, saving.last_step(run))
-        step = max(steps)
-        root = steps.index(step)
-        saving.forget_rank_after(run, rank=rank, step=step)
-        there = together(main, lambda: saving.load_weights(run, step=step) if step and rank == root else None)
-        if rank == root:
-            saving.sweep(run)
-            saving.cut_log(self.journal.log, size=int(there.meta["log_bytes"]) if there else 0)
-        if step == 0:
-            barrier(main)
-            self.journal.go_on_from(seconds=0.0, totals=self.journal.totals)
-            return
-        weights, meta = hand_over(main, None if there is None else (there.tensors, there.meta), root=root)
-        own = self._own_part(step=step, ranks_then=int(meta["ranks"]))
-        self.trainer.load_state(step=step, phase=meta["phase"], weights=weights, own=own)
-        self.journal.go_on_from(seconds=float(meta["seconds"]), totals=meta["wire_bytes"])
-        if int(meta["ranks"]) != main.size:
-            self._tell(f"the checkpoint was made by {_count(meta['ranks'])}; its chunks now lie on {main.size}")
-        self.journal.change(main, "resumed", step=step)
-
-    def _own_part(self, *, step: int, ranks_then: int) -> dict[str, Tensor]:
-        """Moments and averaging of this rank at a checkpoint; where its machine has none, or the number of ranks is
-        another, the moments of a rank that has them."""
-        main, run = self.trainer.team.main, self.around.run
-        own = together(main, lambda: saving.load_rank(run, rank=main.rank, step=step, ranks_then=ranks_then))
-        have = [rank for rank, has in enumerate(gather_json(main, own is not None)) if has]
-        if not have:
-            raise UserError(
-                f"no rank has its part of the checkpoint of update {step}",
-                where=str(run / "ranks"),
-                fix="restore the folder 'ranks' from a copy, or remove this checkpoint to go on from the one before",
-            )
-        is_whole = len(have) == main.size == ranks_then
-        if len(have) < main.size:
-            first, _ = hand_over(main, None if own is None else (own, {}), root=have[0])
-            own = first if own is None else own
-        assert own is not None
-        if is_whole:
-            return own
-        return {name: tensor for name, tensor in own.items() if not name.startswith(("own.", "averaging."))}
-
     def _tell_of_change(self, lost: PeerLostError | None, standings: list[Standing]) -> None:
         team, step = self.trainer.team, self.trainer.step
         gone = sorted(set(self._members) - set(team.members))
@@ -241,13 +197,13 @@ class RankRun:
         if gone:
             reason = str(lost) if lost is not None else "it did not come to the meeting"
             self.journal.change(team.main, "lost rank", step=step, members=gone, reason=reason)
-            self._tell(f"{reason}; going on with {_count(size)} from update {step}")
+            self._tell(f"{reason}; going on with {counted(size)} from update {step}")
             for name in gone if team.main.rank == 0 else ():
                 self.around.launcher.give_up(self._members[name])
         if new:
             self.journal.change(team.main, "joined", step=step, members=new)
             names = f"rank{'s' if len(new) > 1 else ''} {', '.join(map(str, new))}"
-            self._tell(f"{names} joined at update {step}; {_count(size)} now")
+            self._tell(f"{names} joined at update {step}; {counted(size)} now")
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
@@ -386,10 +342,6 @@ class RankRun:
     def _tell(self, text: str) -> None:
         if self.trainer.team.main.rank == 0:
             self.around.say(text)
-
-
-def _count(ranks: int) -> str:
-    return f"{ranks} rank" if ranks == 1 else f"{ranks} ranks"
 
 
 def identity_of(config: SubspacesConfig, *, data: str, version: str) -> dict[str, Any]:

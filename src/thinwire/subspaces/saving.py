@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from thinwire.base.errors import UserError
 from thinwire.runs import checkpoint
 from thinwire.runs.layout import RunFolder
 
@@ -56,7 +57,25 @@ def load_rank(run: Path, *, rank: int, step: int, ranks_then: int) -> dict[str, 
         UserError: the file is truncated or altered.
     """
     folder = rank_folder(run, rank % ranks_then)
-    return checkpoint.load(folder, step).tensors if step in checkpoint.list_updates(folder) else None
+    if step not in checkpoint.list_updates(folder):
+        return None
+    try:
+        return checkpoint.load(folder, step).tensors
+    except UserError as error:
+        names = f"{step:08d}.json and {step:08d}.safetensors"
+        raise UserError(
+            error.what,
+            where=error.where,
+            fix=f"restore the file from a copy; or remove {names} in the folder 'checkpoints', then give the training "
+            "command again: all ranks go on from the checkpoint before, or begin anew where there is none; or remove "
+            f"{names} in '{folder.parent.name}/{folder.name}': this rank then goes on from update {step} with the "
+            "moments of another one",
+        ) from error
+
+
+def rank_steps(run: Path, *, rank: int) -> list[int]:
+    """The checkpoints of which this machine has a rank's own part."""
+    return checkpoint.list_updates(rank_folder(run, rank))
 
 
 def forget_rank_after(run: Path, *, rank: int, step: int) -> None:

@@ -65,6 +65,16 @@ def test_every_truncation_of_the_weights_is_refused(tmp_path: Path) -> None:
         assert "remove 00000001.json and 00000001.safetensors" in caught.value.fix
 
 
+def test_the_fix_tells_where_the_job_goes_on(tmp_path: Path) -> None:
+    for update in (3, 6):
+        save(tmp_path, update)
+        (tmp_path / f"{update:08d}.safetensors").write_bytes(b"")
+    for update, where in ((3, "the job begins anew"), (6, "the job goes on from the checkpoint before and its log")):
+        with pytest.raises(UserError) as caught:
+            checkpoint.load(tmp_path, update)
+        assert caught.value.fix.endswith(where)
+
+
 def test_every_truncation_of_the_description_is_refused(tmp_path: Path) -> None:
     save(tmp_path, 1)
     description = tmp_path / "00000001.json"
