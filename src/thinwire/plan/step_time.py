@@ -4,10 +4,12 @@ A step is a pass forward and a pass backward through all layers. In each, a link
 node's in or out direction, a link per pair as the busiest pair. Directions are independent (full duplex).
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from thinwire.base.errors import UserError
 from thinwire.base.files import read_json_lines
 from thinwire.comm.link import Link
 from thinwire.subspaces.config import SubspacesConfig
@@ -90,7 +92,15 @@ def tokens_per_step(config: SubspacesConfig) -> int:
 
 
 def measured_step_seconds(log: Path) -> float:
-    """Median seconds of an update in a run's ``log.jsonl``, outside the warm-up; 0 where there is none."""
+    """Median seconds of an update in a run's ``log.jsonl``, outside the warm-up; 0 where there is none.
+
+    Raises:
+        UserError: a record's seconds are no time.
+    """
     records = [found for found in read_json_lines(log) if found.get("kind") == "step"]
-    seconds = [float(found["seconds"]) for found in records if found.get("phase") != "warm-up"]
-    return median(seconds) if seconds else 0.0
+    seconds = [found["seconds"] for found in records if found.get("phase") != "warm-up" and "seconds" in found]
+    for one in seconds:
+        if isinstance(one, bool) or not isinstance(one, int | float) or not 0 <= one < math.inf:
+            fix = "restore log.jsonl from a copy of the run, or remove this line"
+            raise UserError(f"a record of an update is damaged: seconds = {one!r}", where=str(log), fix=fix)
+    return float(median(seconds)) if seconds else 0.0

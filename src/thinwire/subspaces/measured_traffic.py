@@ -10,20 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from thinwire.base.errors import UserError
-from thinwire.base.files import read_json_lines
 from thinwire.data.corpus import TOKENIZER_FOLDER
 from thinwire.data.encode import Tokenizer
 from thinwire.data.tokens import open_tokenizer
 from thinwire.runs.layout import RunFolder
 from thinwire.subspaces.batches import step_targets
 from thinwire.subspaces.config import read_config
+from thinwire.subspaces.counted_records import counted_records
 from thinwire.subspaces.pass_bytes import EXCHANGED, PassBytes
 from thinwire.subspaces.schedule import Phase
 from thinwire.subspaces.traffic_log import Interval, LogReader
 
 SYNC = "sync"
 COMPARED = (*EXCHANGED, SYNC)
-NEEDED = ("step", "ranks", "phase", "wire_bytes")
 
 
 def measure_traffic(run: Path) -> dict[str, Any]:
@@ -35,13 +34,13 @@ def measure_traffic(run: Path) -> dict[str, Any]:
         compared, and why.
 
     Raises:
-        UserError: no run of this kind, or one that has made no update.
+        UserError: no run of this kind, one that has made no update, or one whose log is damaged.
     """
     folder = RunFolder(run)
     config = read_config(folder)
     closed = PassBytes(config, vocabulary(run))
     reader = LogReader(closed)
-    records = [found for found in read_json_lines(folder.log) if _is_whole(found)]
+    records = list(counted_records(folder.log, config))
     segments = [segment for segment in reader.segments(records) if segment]
     if not segments:
         fix = "give a run that has made an update"
@@ -89,15 +88,6 @@ def main_phase(phases: Iterable[str]) -> Phase | None:
     there = set(phases)
     wanted: tuple[Phase, ...] = ("compressed", "plain", "folded")
     return next((phase for phase in wanted if phase in there), None)
-
-
-def _is_whole(record: dict[str, Any]) -> bool:
-    """Whether a record of the log says what is needed; other versions may write others."""
-    kind = record.get("kind")
-    if kind == "step":
-        return all(key in record for key in NEEDED)
-    wanted = {"validation": ("step", "phase"), "event": ("step", "what")}.get(str(kind))
-    return wanted is not None and all(key in record for key in wanted)
 
 
 def _settled_spans(segment: Sequence[Interval]) -> list[Interval]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from thinwire.base.errors import UserError
 from thinwire.comm.link import Link
 from thinwire.experiments.subspaces import subspaces_800m
 from thinwire.plan.step_time import link_seconds, measured_step_seconds, step_flops, step_time, tokens_per_step
@@ -134,6 +135,17 @@ def test_steps_are_measured_outside_the_warm_up(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*lines, {"kind": "event"}]))
     assert measured_step_seconds(tmp_path / "log.jsonl") == 2.0
     assert measured_step_seconds(tmp_path / "elsewhere") == 0.0
+
+
+@pytest.mark.parametrize("seconds", ['"abc"', "null", "[1.0]", "true", "-1.0", "NaN", "Infinity"])
+def test_seconds_that_are_no_time_are_refused(seconds: str, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"kind": "step", "step": 1, "phase": "plain", "seconds": 1.0}\n')
+    with log.open("a") as file:
+        file.write(f'{{"kind": "step", "step": 2, "phase": "plain", "seconds": {seconds}}}\n')
+    with pytest.raises(UserError, match="a record of an update is damaged: seconds = ") as caught:
+        measured_step_seconds(log)
+    assert caught.value.where == str(log)
 
 
 def test_the_papers_setting_is_a_valid_configuration() -> None:

@@ -159,3 +159,41 @@ def test_a_log_without_the_number_of_sequences(real_run: Path, with_log) -> None
 def test_nothing_counted_yet(with_log) -> None:
     with pytest.raises(UserError, match="no counted bytes"):
         with_log([])
+
+
+DAMAGE: dict[str, tuple[str, dict[str, Any]]] = {
+    "counts are a number": ("step", {"wire_bytes": 3}),
+    "counts are nothing": ("step", {"wire_bytes": None}),
+    "a count is a word": ("step", {"wire_bytes": {"sync": "x"}}),
+    "a count is negative": ("step", {"wire_bytes": {"sync": -1}}),
+    "a count is a fraction": ("step", {"wire_bytes": {"sync": 1.5}}),
+    "the step is a word": ("step", {"step": "x"}),
+    "the step is nothing": ("validation", {"step": None}),
+    "the step of an event is a list": ("event", {"step": [1]}),
+    "a step that the run does not have": ("step", {"step": 10**12}),
+    "no ranks": ("step", {"ranks": 0}),
+    "more ranks than chunks": ("step", {"ranks": 5}),
+    "another phase": ("step", {"phase": "x"}),
+    "the phase is a list": ("validation", {"phase": []}),
+    "sequences are a word": ("validation", {"sequences": "x"}),
+    "an event is a number": ("event", {"what": 7}),
+    "an event with counts of no ranks": ("event", {"what": "lost rank", "wire_bytes": {}}),
+}
+
+
+@pytest.mark.parametrize("case", list(DAMAGE))
+def test_a_damaged_record_is_refused(case: str, real_run: Path, with_log) -> None:
+    kind, changes = DAMAGE[case]
+    records = list(read_json_lines(real_run / "log.jsonl"))
+    chosen = [record for record in records if record["kind"] == kind][-1]
+    chosen.update(changes)
+    with pytest.raises(UserError, match=f"a record of kind '{kind}' is damaged: ") as caught:
+        with_log(records)
+    assert caught.value.where.endswith("log.jsonl")
+
+
+def test_a_record_that_lacks_a_number_is_passed_over(real_run: Path, with_log) -> None:
+    records = list(read_json_lines(real_run / "log.jsonl"))
+    less = [{key: value for key, value in record.items() if key != "sequences"} for record in records]
+    less.append({"kind": "step", "step": "of another version"})
+    assert with_log(less)["is_equal"]
