@@ -70,13 +70,13 @@ def test_no_token_sees_its_future(order: ChunkOrder, codec: CodecConfig, outcome
 @pytest.mark.parametrize("source", ["chunk", "previous_chunk"])
 def test_a_theta_of_the_own_chunk_leaks_its_future_and_no_more(source: ThetaSource, outcomes) -> None:
     """The paper's theta: a chunk's last token moves the chunk's earlier outputs by a part of what it does to its own.
-    Earlier chunks do not feel it."""
+    Earlier chunks do not feel it. With drawn weights the part is 0.155 here (0.02 to 0.18 over the four chunks)."""
     case = Case("leak", subspace(theta_source=source), chunks=4, tokens=32)
     moved = change(outcomes, case, token=15, ranks=2)
     leak = float(moved[8:15].max() / moved[15])
     assert float(moved[:8].max()) == 0.0
     if source == "chunk":
-        assert 1e-3 < leak < 0.5
+        assert 0.15 < leak < 0.16
     else:
         assert leak == 0.0
 

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from thinwire.base.errors import UserError
 from thinwire.data.encode import BYTE_SYMBOLS, TextTokenizer
 from thinwire.data.tokenizer_files import MERGES, VOCABULARY
@@ -79,9 +77,3 @@ def tokenizer_of_run(run: Path, *, vocab_size: int) -> TextTokenizer:
         what = f"the tokenizer has {tokenizer.vocab_size} tokens, the model {vocab_size}"
         raise UserError(what, where=str(folder), fix=fix)
     return tokenizer
-
-
-def scoring_device(model: LanguageModel) -> torch.device:
-    """An accelerator where there is one, unless the run asked for the CPU."""
-    wants_cpu = model.stock.config.launch.device == "cpu"
-    return torch.device("cuda" if torch.cuda.is_available() and not wants_cpu else "cpu")

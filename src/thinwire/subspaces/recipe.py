@@ -20,6 +20,7 @@ from thinwire.runs.layout import RunFolder, exclusive, patiently_exclusive
 from thinwire.runs.start import Start, refuse_foreign_folder, start_or_go_on
 from thinwire.subspaces import saving
 from thinwire.subspaces.config import SubspacesConfig, check, result_record
+from thinwire.subspaces.device import refuse_missing_device
 from thinwire.subspaces.llama import Llama
 from thinwire.subspaces.scoring import evaluate
 from thinwire.subspaces.team import mark_gone, meeting_place
@@ -52,12 +53,14 @@ def train(
 
     Raises:
         ConfigError: every setting that is out of range.
-        UserError: ``data`` is not a prepared folder or too short, or ``out`` holds another run, or ranks disagree.
+        UserError: ``data`` is not a prepared folder or too short, ``out`` holds another run, a file in it is damaged,
+            the device is not there, or ranks disagree.
         InterruptedRunError: a person stopped it; a checkpoint of the last update is there.
         RunFailedError: a loss was not finite, or all ranks were lost.
     """
     voice, place = voice or Voice(), place_from_environment()
     check(config, where=f"preset {preset}")
+    refuse_missing_device(config.launch)
     corpus = Corpus.open(data)
     check_text(config, corpus=corpus)
     refuse_foreign_folder(out)
@@ -80,6 +83,7 @@ def train(
         if saving.last_step(out) < config.optimizer.steps:
             start_ranks(config, out=out, voice=voice)
         else:
+            saving.load_weights(out, step=saving.last_step(out))  # what is kept must be whole
             voice.say("already trained, kept")
         return score(out, config=config, voice=voice)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 import thinwire
-from thinwire.base.errors import UserError
 from thinwire.base.progress import Task
 from thinwire.comm.ledger import Ledger
 from thinwire.comm.link import Link, LinkEnd
@@ -17,6 +16,7 @@ from thinwire.data.reopen import reopen
 from thinwire.data.tokens import open_tokens
 from thinwire.runs.layout import RunFolder, patiently_exclusive
 from thinwire.subspaces.config import LaunchConfig, SubspacesConfig, read_config
+from thinwire.subspaces.device import training_device
 from thinwire.subspaces.rank_run import Launcher, NoLauncher, RankRun, Surroundings, identity_of
 from thinwire.subspaces.saving import rank_folder
 from thinwire.subspaces.team import Meeting, meeting_place
@@ -122,16 +122,9 @@ def link_of(launch: LaunchConfig) -> LinkEnd | None:
 def compute_of(launch: LaunchConfig, *, member: int) -> Compute:
     """Device and precision of one rank.
 
-    ``auto`` is the CPU: nothing here has been run on an accelerator yet, so one must be asked for by name.
-
     Raises:
         UserError: a device that is asked for by name is not there.
     """
-    has_cuda = torch.cuda.is_available()
-    if launch.device == "cuda" and not has_cuda:
-        fix = "use --launch.device cpu, or install a torch build for this accelerator"
-        raise UserError("no CUDA device was found", where="launch.device = cuda", fix=fix)
-    on_cuda = launch.device == "cuda"
-    device = torch.device("cuda", member % max(1, torch.cuda.device_count())) if on_cuda else torch.device("cpu")
-    mixed = launch.precision == "bfloat16" or (launch.precision == "auto" and on_cuda)
+    device = training_device(launch, member=member)
+    mixed = launch.precision == "bfloat16" or (launch.precision == "auto" and device.type == "cuda")
     return Compute(device, is_mixed=mixed)

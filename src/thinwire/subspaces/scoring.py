@@ -27,9 +27,10 @@ from thinwire.runs.layout import RunFolder
 from thinwire.runs.results import text_name
 from thinwire.subspaces import saving
 from thinwire.subspaces.attention import ContextAttention
+from thinwire.subspaces.device import scoring_device
 from thinwire.subspaces.exchange import Place
 from thinwire.subspaces.full_attention import FullAttention
-from thinwire.subspaces.language_model import LanguageModel, load_language_model, scoring_device
+from thinwire.subspaces.language_model import LanguageModel, load_language_model
 from thinwire.subspaces.llama import Attend, Llama
 from thinwire.subspaces.replica import Replica
 from thinwire.subspaces.schedule import Phase
@@ -131,7 +132,7 @@ def evaluate(
 
 def score_windows(model: LanguageModel, text: ScoredText, *, progress: Progress | None = None) -> Scored:
     """Every window with full causal attention, in single precision.  Memory is that of one batch."""
-    device = scoring_device(model)
+    device = scoring_device(model.stock.config.launch)
     llama = model.stock.llama.to(device)
     task = (progress or Silent()).task("scoring (bytes)", text.num_bytes)
     losses: list[float] = []
@@ -218,7 +219,7 @@ class _TrainedPasses:
     def __init__(self, model: LanguageModel) -> None:
         self._config, self._step = model.stock.config, model.stock.step
         phase: Phase = model.stock.phase
-        self._device = scoring_device(model)
+        self._device = scoring_device(self._config.launch)
         saved = saving.load_weights(model.run, step=self._step).tensors
         self._replica = Replica(self._config, vocab_size=model.stock.llama.vocab_size).eval()
         self._replica.to(self._device)
