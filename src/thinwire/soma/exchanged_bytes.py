@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from thinwire.base.errors import UserError
 from thinwire.base.files import read_json_lines
 from thinwire.soma.config import SomaConfig, gradient_parts
 from thinwire.soma.model import shape_of
@@ -39,7 +40,7 @@ class Exchanged(NamedTuple):
 
 
 def exchanged_by_job(root: Path) -> list[Exchanged]:
-    """The seed run, then every expert. Raises UserError where this is no SOMA run."""
+    """The seed run, then every expert. Raises UserError where this is no SOMA run, or a line is damaged."""
     run = SomaRun.open(root)
     names = [SEED_NAME, *(str(expert) for expert in range(run.num_experts))]
     return [_of_job(run, name) for name in names]
@@ -47,7 +48,10 @@ def exchanged_by_job(root: Path) -> list[Exchanged]:
 
 def _of_job(run: SomaRun, name: str) -> Exchanged:
     path = run.job_folder(name).exchange
-    starts = _last_lines(list(read_json_lines(path)))
+    lines = list(read_json_lines(path))
+    for line in lines:
+        _refuse_damaged(line, path=path)
+    starts = _last_lines(lines)
     counted, expected, agreement = ExchangedBytes(0, 0), ExchangedBytes(0, 0), 0
     for line in starts:
         each = _expected(run.config, name=name, run=run, ranks=line["ranks"])
@@ -58,6 +62,16 @@ def _of_job(run: SomaRun, name: str) -> Exchanged:
         agreement += sent.get(AGREEMENT, 0)
     ranks = tuple(line["ranks"] for line in starts)
     return Exchanged(name, ranks, sum(line["update"] - line["after"] for line in starts), counted, expected, agreement)
+
+
+def _refuse_damaged(line: dict[str, Any], *, path: Path) -> None:
+    counts = line.get("wire_bytes")
+    numbers = [line.get("after"), line.get("update"), line.get("ranks")]
+    numbers += list(counts.values()) if isinstance(counts, dict) else [None]
+    is_whole = all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers)
+    if not (is_whole and line["after"] <= line["update"] and line["ranks"] >= 1):
+        fix = "restore exchange.jsonl from a copy of the run, or remove this line"
+        raise UserError(f"a line of what ranks sent is damaged: {line}", where=str(path), fix=fix)
 
 
 def _last_lines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:

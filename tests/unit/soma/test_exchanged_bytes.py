@@ -4,7 +4,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from command_lines import Here
+import pytest
+
+from command_lines import Here, assert_refused
 from thinwire.base.files import write_json
 from thinwire.runs.layout import RunFolder
 from thinwire.soma.config import SomaConfig
@@ -49,6 +51,14 @@ def test_every_start_counts_once_and_a_torn_line_not_at_all(tiny_run: Path, tmp_
     assert first.updates == 4 + 3 + 2
     assert first.counted == first.expected == ExchangedBytes(7 * EACH + 320, 0)
     assert first.agreement_bytes == 300
+
+
+@pytest.mark.parametrize("change", [{"ranks": "two"}, {"ranks": 0}, {"after": 9}, {"wire_bytes": 3}, {"update": None}])
+def test_a_damaged_line_is_named(here: Here, tiny_run: Path, tmp_path: Path, change: dict[str, object]) -> None:
+    root = copy_of(tiny_run, tmp_path / "run")
+    damaged = json.loads(line(0, 2, losses=EACH)) | change
+    (root / "experts" / "000" / "exchange.jsonl").write_text(json.dumps(damaged) + "\n")
+    assert_refused(here("measure", "traffic", root), "a line of what ranks sent is damaged")
 
 
 def record_of(root: Path, config: SomaConfig, text: str) -> None:
