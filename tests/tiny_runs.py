@@ -75,10 +75,10 @@ def write_texts(folder: Path, *, documents: int = 12, words: int = 60) -> Path:
     return folder
 
 
-def prepared_data(folder: Path) -> Path:
+def prepared_data(folder: Path, *, documents: int = 12) -> Path:
     """A data folder in ``folder``; made once."""
     if not (folder / "data").exists():
-        texts = write_texts(folder / "texts")
+        texts = write_texts(folder / "texts", documents=documents)
         options = PrepareOptions(valid_fraction=0.1, test_fraction=0.2)
         prepare([str(texts)], out=folder / "data", options=options)
     return folder / "data"

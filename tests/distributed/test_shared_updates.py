@@ -12,17 +12,17 @@ import torch
 
 from gloo_ranks import RankPool, RanksFailedError
 from soma_crews import Sent, job_on_ranks, job_that_is_stopped
-from thinwire.base.errors import UserError
+from thinwire.base.errors import InterruptedRunError, RunFailedError, UserError
 from thinwire.comm.group import Group
 from thinwire.data.corpus import Corpus
 from thinwire.runs.layout import JobFolder
-from thinwire.soma.config import Difference, Exchange, SomaConfig, gradient_parts
+from thinwire.soma.config import Difference, Exchange, Implementation, SomaConfig, gradient_parts
 from thinwire.soma.expert_job import ExpertJob, initial_state
 from thinwire.soma.job_checkpoint import load_state
-from thinwire.soma.perturbation_parallel import Crew, bytes_of_update, parts_of, sum_of_parts
+from thinwire.soma.perturbation_parallel import Crew, bytes_of_update, digest_of, meet, parts_of, sum_of_parts
 from thinwire.soma.run import SomaRun
 from thinwire.soma.scalar_log import UpdateRecord, ValidationRecord, read
-from tiny_runs import CONFIG, JOB, assert_same_end, train_job
+from tiny_runs import CONFIG, JOB, assert_same_end, prepared_data, train_job
 
 DIRECTIONS = 5
 """Neither 2 nor 3 divides it."""
@@ -167,6 +167,70 @@ def test_ranks_with_other_settings_are_refused(pool: RankPool, tiny_run: Path, t
     assert not (tmp_path / "job").exists()
 
 
+def differ_in_text(group: Group, run: Path, folder: Path, *, config: SomaConfig, data: Path, other: Path) -> None:
+    own = data if group.rank == 0 else other
+    job_on_ranks(group, run, folder, config=config, data=own, name="0")
+
+
+def differ_in_kernels(group: Group, run: Path, folder: Path, *, config: SomaConfig, data: Path) -> None:
+    implementation: Implementation = "numba" if group.rank == 0 else "reference"
+    own = replace(config, launch=replace(config.launch, implementation=implementation))
+    job_on_ranks(group, run, folder, config=own, data=data, name="0")
+
+
+def test_ranks_with_other_text_or_kernels_are_refused(
+    pool: RankPool, tiny_run: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    other = prepared_data(tmp_path / "other", documents=11)
+    with pytest.raises(RanksFailedError) as failed:
+        pool.run(
+            differ_in_text, tiny_run, tmp_path / "job", config=setting(ranks=2), data=tiny_data, other=other, ranks=2
+        )
+    assert str(failed.value).count("rank 1 was started with other settings or text than rank 0:\n    data: ") == 2
+    with pytest.raises(RanksFailedError) as failed:
+        pool.run(differ_in_kernels, tiny_run, tmp_path / "job", config=setting(ranks=2), data=tiny_data, ranks=2)
+    assert str(failed.value).count("implementation: ") == 2
+
+
+def shared_seconds(group: Group) -> float:
+    """Rank r spent r + 1 seconds."""
+    crew = Crew(group, should_stop=lambda: False)
+    own = [torch.zeros(len(crew.own(4)), 1, dtype=torch.float64)]
+    return crew.share(own, directions=4, update=1, device_seconds=float(group.rank + 1)).device_seconds
+
+
+def test_device_seconds_are_those_of_all_ranks(pool: RankPool) -> None:
+    assert pool.run(shared_seconds, ranks=3) == [6.0, 6.0, 6.0]
+
+
+def test_the_digest_is_of_weights_and_moments(tiny_run: Path, tiny_data: Path) -> None:
+    state = initial_state(job_of(setting(ranks=2), run=tiny_run, data=tiny_data))
+    first = digest_of(state)
+    assert digest_of(replace(state, device_seconds=9.0)) == first
+    for tensor in (*state.expert, *state.body[:2], *state.decoder[:2]):
+        before = tensor.flatten()[0].clone()
+        tensor.view(-1)[0] += 1.0
+        assert digest_of(state) != first
+        tensor.view(-1)[0] = before
+    assert digest_of(state) == first
+
+
+def met(store: torch.distributed.Store, *, seconds: float, should_stop: bool) -> None:
+    """Rank 0 of two, the other of which does not come."""
+    with meet(store, rank=0, size=2, name="crew", timeout_seconds=seconds, should_stop=lambda: should_stop):
+        pytest.fail("there is nobody to meet")
+
+
+def test_a_rank_that_waits_for_another_can_be_stopped() -> None:
+    store = torch.distributed.HashStore()
+    with pytest.raises(InterruptedRunError, match="before the ranks had met"):
+        met(store, seconds=60.0, should_stop=True)
+    with pytest.raises(InterruptedRunError):  # one that comes later learns that nobody needs to
+        met(store, seconds=60.0, should_stop=False)
+    with pytest.raises(RunFailedError, match=r"rank 1 of 2 did not come within 0\.1 s"):
+        met(torch.distributed.HashStore(), seconds=0.1, should_stop=False)
+
+
 def test_what_was_sent_stands_beside_the_log(pool: RankPool, tiny_run: Path, tiny_data: Path, tmp_path: Path) -> None:
     config, folder = setting(ranks=2), JobFolder(tmp_path / "job")
     on_ranks(pool, config, run=tiny_run, data=tiny_data, folder=folder.root)
@@ -174,6 +238,8 @@ def test_what_was_sent_stands_beside_the_log(pool: RankPool, tiny_run: Path, tin
     validations = [one.update for one in read(folder.scalars).records if isinstance(one, ValidationRecord)]
     assert [line["update"] for line in lines] == validations[1:]
     assert [line["ranks"] for line in lines] == [2, 2, 2]
+    weights = sum(tensor.numel() for tensor in (*initial_state(job_of(config, run=tiny_run, data=tiny_data)).expert,))
+    assert lines[0]["wire_bytes"]["job"] > 4 * 4 * weights  # start, weights and both moments, in float32
     sent = np.diff([line["wire_bytes"]["losses"] for line in lines])
     each = bytes_of_update(config.experts, num_parameters=1, ranks=2, gradient_parts=gradient_parts(config)).losses
     assert sent.tolist() == [each * (b - a) for a, b in itertools.pairwise(validations[1:])]

@@ -1,14 +1,17 @@
 """Does a disk that is read-only or full lose nothing, and does the same command go on once there is room?"""
 
+import errno
 import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tiny_runs
 from command_lines import Here, assert_refused, contents
+from thinwire.soma.byte_counts import save_array
 from tiny_runs import CONFIG, assert_same_runs, copy_of, flags
 
 
@@ -54,6 +57,14 @@ def test_a_read_only_run_is_read_but_not_trained(
         outcome = here(*argv)
         assert_refused(outcome, "ead-only")
     assert contents(run) == contents(tiny_run)
+
+
+def test_an_array_that_does_not_fit_is_an_error_with_its_place(disk: Callable[[str], Path]) -> None:
+    path = disk("size=64k") / "array.npy"
+    with pytest.raises(OSError, match="No space left") as full:
+        save_array(path, np.zeros(20_000))
+    assert (full.value.errno, full.value.filename) == (errno.ENOSPC, str(path))
+    assert list(path.parent.iterdir()) == []
 
 
 def test_a_disk_that_fills_while_text_is_prepared_keeps_nothing(

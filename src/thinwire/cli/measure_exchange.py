@@ -38,7 +38,7 @@ def print_exchange(record: dict[str, Any]) -> None:
         return
     print_table([("exchange", record["exchange"])])
     print_columns(
-        ["job", "ranks", "updates", "losses", "gradients", "closed form", ""],
+        ["job", "ranks", "updates", "losses", "gradients", "closed form", "", "handed out"],
         [
             [
                 job_label(job["job"]),
@@ -48,7 +48,14 @@ def print_exchange(record: dict[str, Any]) -> None:
                 format_bytes(job["counted"]["gradient"]),
                 f"{sum(job['expected'].values()):,}",
                 "equal" if job["is_equal"] else "DIFFERS",
+                format_bytes(job["handed_bytes"]),
             ]
             for job in jobs
         ],
+    )
+    print_table(
+        [
+            ("handed out", "first weights, windows and state, once a start; in no closed form"),
+            ("not known", "what was sent after the last validation of a start that was broken off"),
+        ]
     )

@@ -77,7 +77,7 @@ def find(place: Workplace) -> Findings:
         [_panel(title, arms, curves, seeds=sizes.seeds) for title, arms in PANELS.items()],
         f"N = {NUM_EXPERTS}, width {sizes.width}, T = {sizes.job.window_bytes}; backpropagation with B = "
         f"{BPTT_BATCH[place.scale]} (the paper: 512). Equal within a method: updates, forwards and device time. The "
-        "seed run's cost is left out, as in the paper. Experts of random and IID shards are all averaged.",
+        "seed run's cost is left out, as in the paper. Every text has all experts averaged, of clusters too (k = N).",
     )
 
 

@@ -90,7 +90,7 @@ def find(place: Workplace) -> Findings:
         ratio = variance_ratio(place, run, start, training=training, name=when)
         rows.append({"start": when, "variance_ratio": ratio})
         words.append(f"{when}: summed - independent {gain} nats/byte, variance ratio {ratio:.2f}")
-        verdicts.append(gain.verdict if when == "early" else together([gain.verdict]))
+        verdicts.append(gain.verdict)
         if place.scale != "smoke":
             verdicts.append("agrees" if RATIO_LOW <= ratio <= RATIO_HIGH else "differs")
         panels.append(_panel(when, curves, seeds=sizes.seeds))

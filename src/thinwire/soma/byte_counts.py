@@ -1,5 +1,6 @@
 """Where does a run keep its own copy of the training split's byte pairs, so that any text has its baselines?"""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,10 @@ BIGRAMS = "bigrams.npy"
 
 
 def save_array(path: Path, array: np.ndarray) -> None:
-    """A ``.npy`` file, whole or absent."""
-
-    def write(target: Path) -> None:
-        with target.open("wb") as handle:
-            np.save(handle, array, allow_pickle=False)
-
-    atomic_write(path, write)
+    """A ``.npy`` file, whole or absent. Raises OSError, e.g. of a full disk."""
+    whole = io.BytesIO()  # NumPy's own write to a full disk raises an error without a number
+    np.save(whole, array, allow_pickle=False)
+    atomic_write(path, whole.getvalue())
 
 
 def keep_bigrams(folder: RunFolder, bigrams: UInt64[np.ndarray, "256 256"]) -> None:

@@ -12,7 +12,7 @@ from thinwire.base.errors import UserError
 from thinwire.base.files import read_json_lines
 from thinwire.soma.config import SomaConfig, gradient_parts
 from thinwire.soma.model import shape_of
-from thinwire.soma.perturbation_parallel import AGREEMENT, GRADIENT, LOSSES, ExchangedBytes, bytes_of_update
+from thinwire.soma.perturbation_parallel import AGREEMENT, GRADIENT, HANDED, LOSSES, ExchangedBytes, bytes_of_update
 from thinwire.soma.run import SEED_NAME, SomaRun
 
 
@@ -25,6 +25,7 @@ class Exchanged(NamedTuple):
         updates: that these bytes were sent for.
         counted, expected: by the ledger, and by the formula.
         agreement_bytes: at validations: validation loss, digests and counts as text, which no formula gives.
+        handed_bytes: once a start: first weights, windows and state, from rank 0 to the others.
     """
 
     job: str
@@ -33,6 +34,7 @@ class Exchanged(NamedTuple):
     counted: ExchangedBytes
     expected: ExchangedBytes
     agreement_bytes: int
+    handed_bytes: int
 
     @property
     def is_equal(self) -> bool:
@@ -52,7 +54,7 @@ def _of_job(run: SomaRun, name: str) -> Exchanged:
     for line in lines:
         _refuse_damaged(line, path=path)
     starts = _last_lines(lines)
-    counted, expected, agreement = ExchangedBytes(0, 0), ExchangedBytes(0, 0), 0
+    counted, expected, agreement, handed = ExchangedBytes(0, 0), ExchangedBytes(0, 0), 0, 0
     for line in starts:
         each = _expected(run.config, name=name, run=run, ranks=line["ranks"])
         updates = line["update"] - line["after"]
@@ -60,8 +62,9 @@ def _of_job(run: SomaRun, name: str) -> Exchanged:
         counted = ExchangedBytes(counted.losses + sent.get(LOSSES, 0), counted.gradient + sent.get(GRADIENT, 0))
         expected = ExchangedBytes(expected.losses + updates * each.losses, expected.gradient + updates * each.gradient)
         agreement += sent.get(AGREEMENT, 0)
-    ranks = tuple(line["ranks"] for line in starts)
-    return Exchanged(name, ranks, sum(line["update"] - line["after"] for line in starts), counted, expected, agreement)
+        handed += sent.get(HANDED, 0)
+    ranks, updates = tuple(line["ranks"] for line in starts), sum(line["update"] - line["after"] for line in starts)
+    return Exchanged(name, ranks, updates, counted, expected, agreement, handed)
 
 
 def _refuse_damaged(line: dict[str, Any], *, path: Path) -> None:

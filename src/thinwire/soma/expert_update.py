@@ -327,7 +327,7 @@ def validation_loss(job: ExpertJob, expert: Expert, *, compute: Compute) -> floa
 
 
 def _digest(batches: list[Tensor]) -> int:
-    """64 bits that name the batches' bytes, so that replay and audit can tell whether they read the same text."""
+    """64 bits that name the batches' bytes, so that a replay can tell whether it reads the same text."""
     hasher = hashlib.blake2b(digest_size=8)
     for batch in batches:
         hasher.update(batch.numpy().tobytes())

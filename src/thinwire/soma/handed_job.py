@@ -14,24 +14,28 @@ from thinwire.base.errors import UserError
 from thinwire.comm.collectives import broadcast, gather_json
 from thinwire.config.fingerprint import differing_keys
 from thinwire.data.corpus import Corpus
+from thinwire.kernels.dispatch import choose, device_for
 from thinwire.soma.config import SomaConfig, gradient_parts, result_record
 from thinwire.soma.expert_job import SEED_RUN, ExpertJob, ExpertState
 from thinwire.soma.job_checkpoint import numbers_of, state_of, tensors_of
 from thinwire.soma.model import Expert, shape_of
-from thinwire.soma.perturbation_parallel import Crew
-
-HANDED = "job"
-"""The tag in the ledger."""
+from thinwire.soma.perturbation_parallel import HANDED, Crew
 
 
 def compare_settings(crew: Crew, *, config: SomaConfig, corpus: Corpus) -> None:
     """Every rank calls this before the first job.
 
     Raises:
-        UserError: settings, text or version of this rank, or of one of the others, are not those of rank 0.
+        UserError: settings, text, version or kernels of this rank, or of one of the others, are not those of rank 0.
         PeerLostError: a rank is lost.
     """
-    own = {"data": corpus.fingerprint, "version": thinwire.__version__, "settings": result_record(config)}
+    chosen = choose(config.launch.implementation, like=torch.empty(0, device=device_for(config.launch.implementation)))
+    own = {
+        "data": corpus.fingerprint,
+        "version": thinwire.__version__,
+        "implementation": chosen,
+        "settings": result_record(config),
+    }
     said = gather_json(crew.group, own)
     for rank, one in enumerate(said):
         if one != said[0]:
@@ -53,9 +57,10 @@ def hand_out(crew: Crew, job: ExpertJob, state: ExpertState) -> None:
         "update": state.update,
         **numbers_of(state),
     }
+    crew.begin()
+    crew.first_update = state.update
     gather_json(crew.group, meta, tag=HANDED)
     broadcast(crew.group, list(tensors.values()), root=0, tag=HANDED)
-    crew.begin(after=state.update)
 
 
 def dismiss(crew: Crew) -> None:
@@ -69,6 +74,7 @@ def take(crew: Crew, *, config: SomaConfig, corpus: Corpus) -> tuple[ExpertJob, 
     Raises:
         PeerLostError: a rank is lost.
     """
+    crew.begin()
     meta: dict[str, Any] | None = gather_json(crew.group, None, tag=HANDED)[0]
     if meta is None:
         return None
@@ -88,7 +94,7 @@ def take(crew: Crew, *, config: SomaConfig, corpus: Corpus) -> tuple[ExpertJob, 
         gradient_parts=gradient_parts(config),
     )
     assert job.fingerprint == meta["fingerprint"], "settings and text were compared when the ranks met"
-    crew.begin(after=meta["update"])
+    crew.first_update = meta["update"]
     return job, state_of(tensors, meta, update=meta["update"])
 
 

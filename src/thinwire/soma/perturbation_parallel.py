@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from thinwire.base.errors import RunFailedError
+from thinwire.base.errors import InterruptedRunError, RunFailedError
 from thinwire.comm.collectives import (
     gather_bytes,
     gather_in_rank_order,
@@ -31,13 +31,15 @@ from thinwire.soma.config import TrainingConfig
 from thinwire.soma.expert_job import ExpertState
 from thinwire.soma.spsa import SIGNS
 
-LOSSES, GRADIENT, AGREEMENT = "losses", "gradient", "agreement"
-"""Tags in the ledger: of every update, of every update in the paper's form, of every validation."""
+LOSSES, GRADIENT, AGREEMENT, HANDED = "losses", "gradient", "agreement", "job"
+"""Tags in the ledger: of every update, of every update in the paper's form, of every validation, of every job."""
 WIRE = torch.float32
 """choice: sums of probes travel in FP32, as the paper's 33 MB for 8.33M parameters do."""
 EXTRAS = 2
 """Numbers of a rank beside its losses: the device-seconds they took, and whether somebody asked it to stop."""
-LAST_WORD_SECONDS = 2.0
+LAST_WORD_SECONDS, POLL_SECONDS = 2.0, 0.05
+HERE, STOPPED = "here-", "stopped"
+"""Keys of the store: who has come, and that nobody needs to come any more."""
 
 
 class ExchangedBytes(NamedTuple):
@@ -115,9 +117,9 @@ class Crew:
     def rank(self) -> int:
         return self.group.rank
 
-    def begin(self, *, after: int) -> None:
-        """From now on bytes count for another job, which stands after so many updates."""
-        self.first_update, self._sent_before = after, self.group.ledger.by_tag()
+    def begin(self) -> None:
+        """From now on bytes count for another job, beginning with those that hand it out."""
+        self._sent_before = self.group.ledger.by_tag()
 
     def own(self, directions: int) -> range:
         """Which of an update's directions this rank evaluates."""
@@ -201,13 +203,16 @@ def meet(
 
     Args:
         store: which all ranks reach, best served by a process that outlives them.
-        timeout_seconds: how long a silent rank is waited for.
+        timeout_seconds: how long a silent rank is waited for, and how long ranks wait for each other at first.
         should_stop: whether somebody asked this rank to stop.
         link: model of a link that messages take.
 
     Raises:
+        InterruptedRunError: somebody asked one of the ranks to stop before they had met.
         RunFailedError: not all ranks came, or one was lost on the way.
     """
+    meeting = torch.distributed.PrefixStore(name, store)
+    _wait_for_all(meeting, rank=rank, size=size, seconds=timeout_seconds, should_stop=should_stop)
     group = connect(store, rank=rank, size=size, name=name, timeout_seconds=timeout_seconds, link=link, lanes=("bulk",))
     try:
         yield Crew(group, should_stop=should_stop)
@@ -217,3 +222,24 @@ def meet(
         raise RunFailedError(f"{error.reason}\n  fix:   {fix}") from error
     finally:
         group.close()
+
+
+def _wait_for_all(
+    meeting: torch.distributed.Store, *, rank: int, size: int, seconds: float, should_stop: Callable[[], bool]
+) -> None:
+    """Until every rank is there; connecting itself cannot be broken off."""
+    meeting.set(f"{HERE}{rank}", "")
+    deadline = time.monotonic() + seconds
+    while missing := [other for other in range(size) if not meeting.check([f"{HERE}{other}"])]:
+        if should_stop():
+            meeting.set(STOPPED, "")
+        if meeting.check([STOPPED]):
+            raise InterruptedRunError("stopped before the ranks had met")
+        if time.monotonic() > deadline:
+            named = ", ".join(map(str, missing))
+            raise RunFailedError(
+                f"rank {named} of {size} did not come within {seconds:g} s\n"
+                "  fix:   start all ranks within that time (--launch.timeout-seconds), and check that each reaches the "
+                "first one's address"
+            )
+        time.sleep(POLL_SECONDS)

@@ -18,7 +18,7 @@ from thinwire.soma.compute import Compute
 from thinwire.soma.config import SomaConfig
 from thinwire.soma.following import follow
 from thinwire.soma.handed_job import compare_settings, dismiss
-from thinwire.soma.perturbation_parallel import Crew, meet
+from thinwire.soma.perturbation_parallel import STOPPED, Crew, meet
 
 READY, CREW = "ready", "crew"
 POLL_SECONDS = 0.2
@@ -93,6 +93,7 @@ def _wait_until_ready(store: torch.distributed.Store, *, should_stop: Callable[[
     try:
         while not store.check([READY]):
             if should_stop():
+                torch.distributed.PrefixStore(CREW, store).set(STOPPED, "")
                 raise InterruptedRunError("stopped before rank 0 was ready")
             time.sleep(POLL_SECONDS)
     except torch.distributed.DistError as error:

@@ -71,7 +71,7 @@ def train(
     corpus = Corpus.open(data)
     check_text(config, corpus=corpus)
     place = place_from_environment()
-    if place is not None:
+    if place is not None and place.size > 1:
         place.refuse_other_size(config.launch.ranks)
         if place.rank > 0:
             be_rank(config, corpus=corpus, place=place)

@@ -50,6 +50,12 @@ def cost_of(config: SomaConfig, *, seconds: tuple[float, ...] = (0.2, 0.3), phys
     return RunCost(None, tuple(jobs), physical)
 
 
+def test_a_total_one_percent_off_its_rate_does_not_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, rate, stated = soma_accounting.PAPER_ROWS[0]
+    monkeypatch.setattr(soma_accounting, "PAPER_ROWS", ((name, rate, 1.01 * stated),))
+    assert not any(check["holds"] for check in paper_checks())
+
+
 def test_rule_of_table_3() -> None:
     config = small("smoke")
     good = cost_of(config)

@@ -19,7 +19,7 @@ EACH = (2 - 1) * 8 * (4 * 1 + 2 * 2)
 
 
 def line(after: int, update: int, *, ranks: int = 2, losses: int, gradient: int = 0) -> str:
-    sent = {"losses": losses, "gradient": gradient, "agreement": 100}
+    sent = {"losses": losses, "gradient": gradient, "agreement": 100, "job": 5000}
     return json.dumps({"after": after, "update": update, "ranks": ranks, "wire_bytes": sent}) + "\n"
 
 
@@ -30,6 +30,17 @@ def test_formula_at_the_paper_size() -> None:
     by_sums = bytes_of_update(job, num_parameters=8_325_713, ranks=8, gradient_parts=8)
     assert by_sums == ExchangedBytes(by_losses.losses, gradient=2 * 7 * 4 * 8_325_713)
     assert bytes_of_update(job, num_parameters=8_325_713, ranks=1, gradient_parts=1) == (0, 0)
+
+
+def test_a_start_from_the_same_update_is_another_one(tiny_run: Path, tmp_path: Path) -> None:
+    """A kill before the first checkpoint: both starts began at 0, and both sent."""
+    root = copy_of(tiny_run, tmp_path / "run")
+    updates = (2, 4, 2, 4, 6)
+    lines = [line(0, update, losses=update * EACH) for update in updates]
+    (root / "experts" / "000" / "exchange.jsonl").write_text("".join(lines))
+    job = exchanged_by_job(root)[1]
+    assert (job.ranks, job.updates) == ((2, 2), 10)
+    assert job.counted == job.expected == ExchangedBytes(10 * EACH, 0)
 
 
 def test_every_start_counts_once_and_a_torn_line_not_at_all(tiny_run: Path, tmp_path: Path) -> None:
@@ -50,7 +61,7 @@ def test_every_start_counts_once_and_a_torn_line_not_at_all(tiny_run: Path, tmp_
     assert first.ranks == (2, 2, 3)
     assert first.updates == 4 + 3 + 2
     assert first.counted == first.expected == ExchangedBytes(7 * EACH + 320, 0)
-    assert first.agreement_bytes == 300
+    assert (first.agreement_bytes, first.handed_bytes) == (300, 15_000)
 
 
 @pytest.mark.parametrize("change", [{"ranks": "two"}, {"ranks": 0}, {"after": 9}, {"wire_bytes": 3}, {"update": None}])
