@@ -9,7 +9,7 @@ import pytest
 
 CODE_PATH = re.compile(r"`((?:src|tests|bench|docs|examples)/[\w./-]+)`")
 FILE_FUNCTION = re.compile(r"`([\w/]+\.py):(\w+(?:\.\w+)?)`")
-TEST_FILE = re.compile(r"`((?:unit|properties|numerics|e2e)/[\w/]*test_\w+\.py)`")
+TEST_FILE = re.compile(r"`((?:unit|properties|numerics|e2e|distributed|architecture)/[\w/]*test_\w+\.py)`")
 LOCAL_LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 PAPERS = ("soma", "subspaces")
 every_paper = pytest.mark.parametrize("paper", PAPERS)

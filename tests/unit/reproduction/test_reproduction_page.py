@@ -8,6 +8,7 @@ import pytest
 
 from thinwire.base.errors import UserError
 from thinwire.reproduction.page import page, take
+from thinwire.reproduction.registry import all_items, find_item
 
 OUTCOME: dict[str, Any] = {
     "item": "soma-toy",
@@ -51,3 +52,13 @@ def test_taking_copies_what_was_found_and_nothing_else(tmp_path: Path) -> None:
     assert [path.name for path in results.iterdir()] == ["soma-toy"]
     with pytest.raises(UserError, match="no finished item"):
         take(tmp_path / "nothing", into=results)
+
+
+def test_committed_outcomes_are_of_the_items_as_they_stand(repository: Path) -> None:
+    """A rule that has changed since is a verdict that nobody has computed."""
+    outcomes = sorted((repository / "results" / "reproduction").glob("*/*/outcome.json"))
+    assert len(outcomes) >= 14
+    for path in outcomes:
+        outcome, item = json.loads(path.read_text()), find_item(path.parent.name, among=all_items())
+        assert (outcome["rule"], outcome["paper"]) == (item.rule, item.paper), path
+        assert (path.parent / "rows.csv").is_file()
