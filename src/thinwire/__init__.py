@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from thinwire.experiments.registry import preset
     from thinwire.report.page import write_report
     from thinwire.soma.active_experts import measure_active_experts
+    from thinwire.soma.audit import audit
     from thinwire.soma.complementarity import measure_complementarity
     from thinwire.soma.config import SomaConfig
     from thinwire.soma.eggroll_config import EggrollConfig
@@ -61,6 +62,7 @@ _HOMES = {
     "load_ensemble": "thinwire.soma.ensemble",
     "score_bytes": "thinwire.soma.ensemble",
     "score_windows": "thinwire.soma.ensemble",
+    "audit": "thinwire.soma.audit",
     "replay": "thinwire.soma.replay",
     "loss_matrix": "thinwire.soma.scoring",
     "measure_active_experts": "thinwire.soma.active_experts",
@@ -80,6 +82,7 @@ __all__ = [
     "PrepareOptions",
     "SomaConfig",
     "SubspacesConfig",
+    "audit",
     "evaluate",
     "export",
     "generate",

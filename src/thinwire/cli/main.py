@@ -23,6 +23,7 @@ VERBS = {
     "plan": "what fits a budget, a deadline or a link, from closed forms",
     "export": "a run's model as a stock Hugging Face Llama",
     "replay": "rebuild the weights of any update from the scalar log",
+    "audit": "evaluate randomly chosen updates of a run again, against its log",
     "reproduce": "figures and tables of the paper again, ours beside the paper's, with a verdict",
     "report": "one self-contained page, CSVs and figures about runs",
     "doctor": "what this machine has, which kernels it uses, what is missing",

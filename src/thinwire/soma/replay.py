@@ -17,7 +17,7 @@ from thinwire.soma.expert_job import ExpertJob, initial_state
 from thinwire.soma.expert_update import apply_record
 from thinwire.soma.model import Expert
 from thinwire.soma.run import SomaRun, job_label
-from thinwire.soma.scalar_log import UpdateRecord, read
+from thinwire.soma.scalar_log import ScalarLogContents, UpdateRecord, read
 
 
 class Replayed(NamedTuple):
@@ -29,6 +29,19 @@ class Replayed(NamedTuple):
     agrees: bool | None
 
 
+def contents_of(job: ExpertJob, *, run: SomaRun, name: str) -> ScalarLogContents:
+    """A job's log. Raises UserError where it is damaged, or another job's."""
+    path = run.job_folder(name).scalars
+    contents = read(path)
+    if contents.header.get("fingerprint", job.fingerprint) != job.fingerprint:
+        raise UserError(
+            "the log was made from other inputs (configuration, data or starting weights)",
+            where=str(path),
+            fix="restore the run folder from a copy",
+        )
+    return contents
+
+
 def rebuild(job: ExpertJob, *, run: SomaRun, name: str, update: int, compute: Compute, progress: Progress) -> Replayed:
     """Weights after ``update`` updates, from the weights at update 0 and the log.
 
@@ -36,19 +49,13 @@ def rebuild(job: ExpertJob, *, run: SomaRun, name: str, update: int, compute: Co
         UserError: the log ends before ``update``, is damaged, or is another job's.
     """
     folder = run.job_folder(name)
-    contents = read(folder.scalars)
-    last = max((r.update for r in contents.records if isinstance(r, UpdateRecord)), default=0)
+    contents = contents_of(job, run=run, name=name)
+    last = contents.last_update
     if not 0 <= update <= last:
         raise UserError(
             f"the log of {job_label(name)} ends at update {last}; update {update} is not in it",
             where=str(folder.scalars),
             fix=f"choose 0 to {last}, or train on",
-        )
-    if contents.header.get("fingerprint", job.fingerprint) != job.fingerprint:
-        raise UserError(
-            "the log was made from other inputs (configuration, data or starting weights)",
-            where=str(folder.scalars),
-            fix="restore the run folder from a copy",
         )
     torch.set_num_threads(1)
     state = initial_state(job)

@@ -64,6 +64,11 @@ class ScalarLogContents(NamedTuple):
     good_bytes: int
     torn_bytes: int
 
+    @property
+    def last_update(self) -> int:
+        """0 where there is none."""
+        return max((record.update for record in self.records if isinstance(record, UpdateRecord)), default=0)
+
     def first(self, count: int) -> "ScalarLogContents":
         """The log as it was after its first ``count`` records."""
         behind = sum(frame_bytes(_pack(record)) for record in self.records[count:])

@@ -28,6 +28,7 @@ VERBS = (
     "plan",
     "export",
     "replay",
+    "audit",
     "reproduce",
     "report",
     "doctor",
