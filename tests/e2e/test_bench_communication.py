@@ -69,8 +69,8 @@ def test_interfaces_ledger_and_closed_form_agree(row: dict[str, Any]) -> None:
 def test_a_thin_link_slows_plain_training_by_its_bytes(row: dict[str, Any]) -> None:
     busiest_bytes = 12 / 36 * row["wire_bytes_plain"]  # 6 of 18 pairs share a cable in each direction
     least = busiest_bytes * 8 / row["link_bits_per_s"]
-    assert row["seconds"]["plain_shaped"] > least
-    assert row["seconds"]["plain_model"] > 0.95 * least
+    for name in ("plain_shaped", "plain_model"):  # what was saved up before the step goes out at once
+        assert row["seconds"][name] > 0.95 * least
     for name, seconds in row["seconds"].items():
         if f"{name}_tokens_per_s" in row:
             assert row[f"{name}_tokens_per_s"] == pytest.approx(2 * 512 / seconds)
