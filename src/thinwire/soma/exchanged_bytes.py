@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from thinwire.base.errors import UserError
 from thinwire.base.files import read_json_lines
-from thinwire.soma.config import SomaConfig, gradient_parts
-from thinwire.soma.model import shape_of
+from thinwire.soma.config import gradient_parts
 from thinwire.soma.perturbation_parallel import AGREEMENT, GRADIENT, HANDED, LOSSES, ExchangedBytes, bytes_of_update
 from thinwire.soma.run import SEED_NAME, SomaRun
 
@@ -54,17 +53,17 @@ def _of_job(run: SomaRun, name: str) -> Exchanged:
     for line in lines:
         _refuse_damaged(line, path=path)
     starts = _last_lines(lines)
-    counted, expected, agreement, handed = ExchangedBytes(0, 0), ExchangedBytes(0, 0), 0, 0
+    counted, expected, total, agreement, handed = ExchangedBytes(0, 0), ExchangedBytes(0, 0), 0, 0, 0
     for line in starts:
-        each = _expected(run.config, name=name, run=run, ranks=line["ranks"])
-        updates = line["update"] - line["after"]
-        sent = line["wire_bytes"]
+        each = _of_update(run, name, ranks=line["ranks"])
+        updates, sent = line["update"] - line["after"], line["wire_bytes"]
+        total += updates
         counted = ExchangedBytes(counted.losses + sent.get(LOSSES, 0), counted.gradient + sent.get(GRADIENT, 0))
         expected = ExchangedBytes(expected.losses + updates * each.losses, expected.gradient + updates * each.gradient)
         agreement += sent.get(AGREEMENT, 0)
         handed += sent.get(HANDED, 0)
-    ranks, updates = tuple(line["ranks"] for line in starts), sum(line["update"] - line["after"] for line in starts)
-    return Exchanged(name, ranks, updates, counted, expected, agreement, handed)
+    ranks = tuple(line["ranks"] for line in starts)
+    return Exchanged(name, ranks, total, counted, expected, agreement, handed)
 
 
 def _refuse_damaged(line: dict[str, Any], *, path: Path) -> None:
@@ -86,11 +85,7 @@ def _is_new(line: dict[str, Any], later: dict[str, Any]) -> bool:
     return later["after"] != line["after"] or later["update"] <= line["update"]
 
 
-def _expected(config: SomaConfig, *, name: str, run: SomaRun, ranks: int) -> ExchangedBytes:
-    parts = 1 if gradient_parts(config) == 1 else ranks
-    return bytes_of_update(
-        run.training_of(name),
-        num_parameters=shape_of(config.model).num_parameters,
-        ranks=ranks,
-        gradient_parts=parts,
-    )
+def _of_update(run: SomaRun, name: str, *, ranks: int) -> ExchangedBytes:
+    parts = 1 if gradient_parts(run.config) == 1 else ranks
+    num_parameters = run.shape.num_parameters
+    return bytes_of_update(run.training_of(name), num_parameters=num_parameters, ranks=ranks, gradient_parts=parts)
