@@ -2,7 +2,7 @@
 
 ``python bench/lane_steps.py [--json] [--record] [--repeats N]``.  A step is run over and over on the same few
 kilobytes, as often for one byte of 16 windows as the kernel runs it; the whole is ``forward_lanes`` itself.  What the
-steps leave is the rest: reading tokens, the logarithm of each lane, caches that the steps alone do not miss.  All are
+steps leave is the rest: reading tokens, picking the targets' logits, caches that the steps alone do not miss.  All are
 timed in turn, round after round; medians, in nanoseconds a byte and window.
 """
 
@@ -26,7 +26,16 @@ from thinwire.kernels.lane_layout import (
     pack_decoder,
     sizes_of,
 )
-from thinwire.kernels.lane_rows import gather_entries, gelu, gemm_set, layer_norm, lstm_cell, softmax_sums
+from thinwire.kernels.lane_rows import (
+    gather_entries,
+    gelu,
+    gemm_gelu,
+    gemm_set,
+    layer_norm,
+    log_probabilities,
+    lstm_cell,
+    softmax_sums,
+)
 from thinwire.kernels.lane_workspace import LaneWorkspace
 from thinwire.kernels.peak import run_peak_loop
 from thinwire.kernels.timing import timed_in_turn
@@ -43,17 +52,18 @@ def _products(weights, x, out, tiles, terms, times):  # type: ignore[no-untyped-
 
 
 @njit(nogil=True)
+def _activated_products(weights, x, out, tiles, terms, times):  # type: ignore[no-untyped-def]
+    for _ in range(times):
+        gemm_gelu(ONE, weights, 0, x, 0, out, 0, tiles, terms)
+        gelu(ONE, out, (tiles - 1) * TILE_ROWS * LANES, TILE_ROWS)
+
+
+@njit(nogil=True)
 def _cells(rows, d, d_pad, times):  # type: ignore[no-untyped-def]
     gates, cell = 0, 4 * d_pad * LANES
     hidden, residual = cell + d_pad * LANES, cell + 2 * d_pad * LANES
     for _ in range(times):
         lstm_cell(ONE, rows, gates, rows, cell, rows, hidden, rows, residual, d, d_pad)
-
-
-@njit(nogil=True)
-def _gelus(rows, count, times):  # type: ignore[no-untyped-def]
-    for _ in range(times):
-        gelu(ONE, rows, 0, count)
 
 
 @njit(nogil=True)
@@ -74,6 +84,12 @@ def _gathers(positions, table, out, blocks, times):  # type: ignore[no-untyped-d
         gather_entries(ONE, positions, 0, table, 0, out, 0, blocks)
 
 
+@njit(nogil=True)
+def _logarithms(sums, out, times):  # type: ignore[no-untyped-def]
+    for _ in range(times):
+        log_probabilities(ONE, sums, 0, out, 0)
+
+
 def steps_of(shape: ExpertShape) -> dict[str, Callable[[], float]]:
     """Each step as often as for ``BYTES_A_ROUND`` bytes of 16 windows; each returns bytes times windows."""
     sizes, depth, times = sizes_of(shape), shape.depth, BYTES_A_ROUND
@@ -89,22 +105,21 @@ def steps_of(shape: ExpertShape) -> dict[str, Callable[[], float]]:
     cells, table = rows(8 * sizes.width_pad), rows(VOCABULARY * sizes.entry_floats // LANES)
     positions = (generator.integers(0, VOCABULARY, LANES) * sizes.entry_floats).astype(np.int32)
     gate_tiles, up_tiles = 4 * sizes.width_pad // TILE_ROWS, sizes.hidden_pad // TILE_ROWS
-    activations = rows(hidden, scale=0.0)  # a fixed point of GELU, whose arithmetic does not depend on its input
 
     def products() -> None:
         _products(weights, wide, out, gate_tiles, d, times)
         for _ in range(depth - 1):
             _products(weights, wide, out, gate_tiles, 2 * d, times)
-        _products(weights, wide, out, up_tiles, d, depth * times)
         _products(weights, wide, out, sizes.width_pad // TILE_ROWS, hidden, depth * times)
         _products(weights, wide, out, VOCABULARY // TILE_ROWS, sizes.embed, times)
 
     runs: dict[str, Callable[[], None]] = {
         "matrix products": products,
+        "products with GELU": lambda: _activated_products(weights, wide, out, up_tiles, d, depth * times),
         "LSTM cells": lambda: _cells(cells, d, sizes.width_pad, depth * times),
-        "GELU": lambda: _gelus(activations, hidden, depth * times),
         "layer norms": lambda: _norms(wide, weights, out, d, 2 * depth * times),
         "softmax sums": lambda: _softmaxes(table, out, times),
+        "logarithms": lambda: _logarithms(np.abs(cells), np.empty(LANES), times),
         "table entries": lambda: _gathers(positions, table, out, sizes.entry_floats // LANES, times),
         "whole": _whole(shape),
     }
@@ -138,6 +153,7 @@ def _whole(shape: ExpertShape) -> Callable[[], None]:
             decoder,
             sizes,
             tokens,
+            0,
             work.state,
             work.scratch,
             no_hidden,

@@ -5,7 +5,6 @@ set of weights (an eighth of the work of the body, saved exactly).  Everything r
 lock; threads split the calls, never a sum, so results do not depend on how many there are.
 """
 
-import math
 from typing import no_type_check
 
 import numpy as np
@@ -20,8 +19,10 @@ from thinwire.kernels.lane_rows import (
     gather_entries,
     gelu,
     gemm_add,
+    gemm_gelu,
     gemm_set,
     layer_norm,
+    log_probabilities,
     lstm_cell,
     softmax_sums,
 )
@@ -136,6 +137,7 @@ def forward_lanes(
     decoder: np.ndarray,
     sizes: Sizes,
     tokens: np.ndarray,
+    first_target: int,
     state: np.ndarray,
     scratch: np.ndarray,
     hidden_out: np.ndarray,
@@ -148,6 +150,7 @@ def forward_lanes(
         packed, table: of ``pack_weights`` (directions interleaved) and ``build_table``.
         decoder: of ``pack_decoder``.
         tokens: uint8 [T + 1, 16].
+        first_target: positions before it get no logits, and their rows of ``log_probability`` stay as they were.
         state: float32, hidden and cell rows of every block; zero at the start of a window, carried on otherwise.
         scratch: float32 workspace; its logits rows hold the last position's logits afterwards (``logits_offset``).
         hidden_out: float32 [T, d_E, 16] to receive the decoder's inputs, or [0, 0, 0].
@@ -183,14 +186,14 @@ def forward_lanes(
                     gemm_set(mix, packed, weights, state, inputs, scratch, gates + tile * TILE_ROWS * LANES, 2 * d)
             lstm_cell(shared, scratch, gates, state, cell, state, hidden, scratch, residual, d, d_pad)
             layer_norm(mix, scratch, residual, packed, at.mlp_norm, scratch, normal, d)
-            for tile in range(sizes.hidden_pad // TILE_ROWS):
-                weights = at.mlp_up + tile * d * TILE_ROWS
-                gemm_set(mix, packed, weights, scratch, normal, scratch, mlp + tile * TILE_ROWS * LANES, d)
-            gelu(shared, scratch, mlp, sizes.hidden)
+            gemm_gelu(mix, packed, at.mlp_up, scratch, normal, scratch, mlp, sizes.hidden_pad // TILE_ROWS, d)
+            gelu(shared, scratch, mlp + (sizes.hidden_pad - TILE_ROWS) * LANES, TILE_ROWS)
             for tile in range(d_pad // TILE_ROWS):
                 weights = at.mlp_down + tile * sizes.hidden * TILE_ROWS
                 output = residual + tile * TILE_ROWS * LANES
                 gemm_add(mix, packed, weights, scratch, mlp, scratch, output, sizes.hidden)
+        if t < first_target and hidden_out.shape[0] == 0:
+            continue
         layer_norm(mix, scratch, residual, packed, sizes.final_norm, scratch, normal, d)
         source = normal
         if sizes.has_projections:
@@ -202,14 +205,15 @@ def forward_lanes(
             for r in range(embed):
                 for lane in range(LANES):
                     hidden_out[t, r, lane] = scratch[source + r * LANES + lane]
+        if t < first_target:
+            continue
         for tile in range(VOCABULARY // TILE_ROWS):
             weights = tile * embed * TILE_ROWS
             gemm_set(shared, decoder, weights, scratch, source, scratch, logits + tile * TILE_ROWS * LANES, embed)
-        softmax_sums(shared, scratch, logits, scratch, sums, VOCABULARY)
         for lane in range(LANES):
-            target = scratch[logits + np.int64(tokens[t + 1, lane]) * LANES + lane]
-            top, total = scratch[sums + lane], scratch[sums + LANES + lane]
-            log_probability[t, lane] = np.float64(target) - np.float64(top) - math.log(np.float64(total))
+            scratch[sums + 2 * LANES + lane] = scratch[logits + np.int64(tokens[t + 1, lane]) * LANES + lane]
+        softmax_sums(shared, scratch, logits, scratch, sums, VOCABULARY)
+        log_probabilities(shared, scratch, sums, log_probability, t * LANES)
 
 
 @njit(nogil=True, inline="always")

@@ -12,6 +12,8 @@ from thinwire.kernels.expert_shape import MLP_FACTOR, NUM_GATES, VOCABULARY, Exp
 from thinwire.kernels.lane_rows import LANES, TILE_ROWS
 
 CACHE_LINE_FLOATS = 16
+SCORE_ROWS = 3
+"""Behind a position's logits: their maximum, the sum of exp(logit - maximum), the target's logit."""
 
 
 class Sizes(NamedTuple):
@@ -62,7 +64,7 @@ def sizes_of(shape: ExpertShape) -> Sizes:
     project_in = project_out + embed_pad * d
     entry = pad((1 + NUM_GATES) * d_pad, LANES)
     state = shape.depth * (2 * d_pad + d_pad) * LANES
-    rows = entry + hidden_pad + 2 * max(d_pad, embed_pad) + VOCABULARY + 2
+    rows = entry + hidden_pad + 2 * max(d_pad, embed_pad) + VOCABULARY + SCORE_ROWS
     return Sizes(
         width=d,
         width_pad=d_pad,

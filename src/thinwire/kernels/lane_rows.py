@@ -1,41 +1,31 @@
 """The steps of an expert on 16 lanes, as Numba intrinsics: GEMM tile, layer norm, LSTM cell, GELU, softmax sums.
 
 Each takes the mix of directions in the lanes, (array, offset) pairs, then counts.  See ``vector_ir`` for the
-arithmetic and ``lane_forward`` for the order.  The LSTM cell, GELU and the softmax sums go ``ROWS_AT_ONCE`` rows at a
-time: their buffers must hold as many rows as that rounds the count up to (the layout's padding does).
+arithmetic, ``lane_functions`` for exp, tanh and GELU, ``lane_forward`` for the order.  The LSTM cell, GELU and the
+softmax sums go ``ROWS_AT_ONCE`` rows at a time: their buffers must hold as many rows as that rounds the count up to
+(the layout's padding does).
 """
 
-import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
 
+from thinwire.kernels import lane_functions as functions
 from thinwire.kernels.expert_shape import LAYER_NORM_EPSILON
 from thinwire.kernels.vector_ir import (
-    ERF_LIMIT,
-    ERF_P,
-    ERF_Q,
-    EXP_LOW,
     INT32,
     INT64,
     LANES,
-    TANH_LIMIT,
-    TANH_P,
-    TANH_Q,
+    TILE_ROWS,
     VECTOR_INT,
     Lanes,
     buffers_intrinsic,
     row_number,
-    tile_rows,
 )
 
-TILE_ROWS = tile_rows()
 SUM_CHAINS = 4
-# erf(x / sqrt 2) / 2 as a ratio in x, from the coefficients of erf.
-GELU_LIMIT = math.sqrt(2) * ERF_LIMIT
-GELU_P = tuple(p / math.sqrt(8) * 0.5**k for k, p in enumerate(ERF_P))
-GELU_Q = tuple(q * 0.5**k for k, q in enumerate(ERF_Q))
 ROWS_AT_ONCE = 4 if TILE_ROWS == 16 else 1
 """Rows that a pointwise step treats together where one row is one register, so that none waits for its own result."""
 
@@ -46,17 +36,16 @@ def _emit_gemm(lanes: Lanes, buffers: list[Any], counts: list[Any], *, start_fro
     (num_terms,) = counts
     rows = [row_number(r) for r in range(TILE_ROWS)]
     initial = [y.row(r) if start_from_output else lanes.constant(0.0) for r in rows]
-
-    def body(k: Any, sums: list[Any]) -> list[Any]:
-        x_row = x.row(k)
-        base = lanes.builder.mul(k, ir.Constant(INT64, TILE_ROWS))
-        return [
-            lanes.fma(weights.weight(lanes.builder.add(base, r)), x_row, total)
-            for r, total in zip(rows, sums, strict=True)
-        ]
-
+    body = partial(_add_term, lanes, weights, x, row_number(0))
     for r, total in zip(rows, lanes.loop(num_terms, initial, body), strict=True):
         y.store(r, total)
+
+
+def _add_term(lanes: Lanes, weights: Any, x: Any, first: Any, k: Any, sums: list[Any]) -> list[Any]:
+    """The R sums of a tile that begins with weight ``first``, and term k."""
+    b = lanes.builder
+    x_row, base = x.row(k), b.add(first, b.mul(k, row_number(TILE_ROWS)))
+    return [lanes.fma(weights.weight(b.add(base, row_number(r))), x_row, total) for r, total in enumerate(sums)]
 
 
 def _emit_gemm_set(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
@@ -65,6 +54,36 @@ def _emit_gemm_set(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
 
 def _emit_gemm_add(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
     _emit_gemm(lanes, buffers, counts, start_from_output=True)
+
+
+def _emit_gemm_gelu(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
+    """y = W x of several tiles, and GELU of all but the last: while a tile is summed, GELU of the one before it.
+
+    A multiply-add keeps half of the processor's vector pipes busy; most of GELU goes through the other half.
+    """
+    weights, x, y = buffers
+    num_tiles, num_terms = counts
+    b = lanes.builder
+    size = row_number(TILE_ROWS)
+
+    def tile(number: Any, _: list[Any]) -> list[Any]:
+        first_row = b.mul(number, size)
+        first_weight = b.mul(first_row, num_terms)
+
+        def step(r: Any, sums: list[Any]) -> list[Any]:
+            first, last = (b.sdiv(b.mul(part, num_terms), size) for part in (r, b.add(r, row_number(1))))
+            sums = lanes.span(first, last, sums, partial(_add_term, lanes, weights, x, first_weight))
+            row = b.add(b.sub(first_row, size), r)
+            is_row = b.icmp_signed(">", number, row_number(0))
+            with b.if_then(is_row):
+                y.store(row, functions.gelu(lanes, y.row(row)))
+            return sums
+
+        for r, total in enumerate(lanes.loop(size, [lanes.constant(0.0)] * TILE_ROWS, step)):
+            y.store(b.add(first_row, row_number(r)), total)
+        return []
+
+    lanes.loop(num_tiles, [], tile)
 
 
 def _emit_layer_norm(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
@@ -133,13 +152,13 @@ def _emit_lstm_cell(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None
     def row(group: Any, _: list[Any]) -> list[Any]:
         r = b.mul(group, row_number(lanes.rows))
         i, f, g, o = (gates.row(b.add(r, b.mul(stride, row_number(q)))) for q in range(4))
-        n, q = lanes.ratio(g, TANH_LIMIT, TANH_P, TANH_Q)
-        input_part = b.fmul(lanes.one_plus_exp_minus(i), q)
-        forget_part = lanes.one_plus_exp_minus(f)
+        n, q = functions.tanh_ratio(lanes, g)
+        input_part = b.fmul(functions.one_plus_exp_minus(lanes, i), q)
+        forget_part = functions.one_plus_exp_minus(lanes, f)
         numerator = lanes.fma(cell.row(r), input_part, b.fmul(n, forget_part))
         c = b.fdiv(numerator, b.fmul(input_part, forget_part))
-        n, q = lanes.ratio(c, TANH_LIMIT, TANH_P, TANH_Q)
-        h = b.fdiv(n, b.fmul(q, lanes.one_plus_exp_minus(o)))
+        n, q = functions.tanh_ratio(lanes, c)
+        h = b.fdiv(n, b.fmul(q, functions.one_plus_exp_minus(lanes, o)))
         cell.store(r, c)
         hidden.store(r, h)
         x.store(r, b.fadd(x.row(r), h))
@@ -156,9 +175,7 @@ def _emit_gelu(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
 
     def row(group: Any, _: list[Any]) -> list[Any]:
         r = b.mul(group, row_number(lanes.rows))
-        value = x.row(r)
-        n, q = lanes.ratio(value, GELU_LIMIT, GELU_P, GELU_Q)
-        x.store(r, b.fmul(value, b.fadd(b.fdiv(n, q), lanes.constant(0.5))))
+        x.store(r, functions.gelu(lanes, x.row(r)))
         return []
 
     lanes.loop(_groups(lanes, num_rows, lanes.rows), [], row)
@@ -176,10 +193,10 @@ def _emit_softmax_sums(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> N
 
     (top,) = lanes.loop(groups, [lanes.constant(-3.0e38)], lambda r, s: [lanes.maximum(rows(r), s[0])])
     top = lanes.across_rows(top, lanes.maximum)
-    low = lanes.constant(EXP_LOW)
+    low = lanes.constant(functions.EXP_LOW)
 
     def add(r: Any, carried: list[Any]) -> list[Any]:
-        return [b.fadd(carried[0], lanes.exp_in_range(lanes.maximum(low, b.fsub(rows(r), top))))]
+        return [b.fadd(carried[0], functions.exp_in_range(lanes, lanes.maximum(low, b.fsub(rows(r), top))))]
 
     (total,) = lanes.loop(groups, [lanes.constant(0.0)], add)
     total = lanes.across_rows(total, b.fadd)
@@ -208,13 +225,25 @@ def _emit_gather(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
     lanes.loop(num_blocks, [], block)
 
 
+def _emit_log_probabilities(lanes: Lanes, buffers: list[Any], _: list[Any]) -> None:
+    """out = target - max - log(sum), FP64 [16]; rows of ``sums``: of ``softmax_sums``, then the targets' logits."""
+    sums, out = buffers
+    b = lanes.builder
+    double = ir.VectorType(ir.DoubleType(), LANES)
+    top, total, target = (sums.row(row_number(r)) for r in range(3))
+    difference = b.fsub(b.fpext(target, double), b.fpext(top, double))
+    out.store_at(row_number(0), b.fsub(difference, functions.log_of_sum(lanes, total)))
+
+
 gemm_set = buffers_intrinsic(3, 1, _emit_gemm_set)
+gemm_gelu = buffers_intrinsic(3, 2, _emit_gemm_gelu, apart=True)
 gemm_add = buffers_intrinsic(3, 1, _emit_gemm_add)
-layer_norm = buffers_intrinsic(3, 1, _emit_layer_norm)
-lstm_cell = buffers_intrinsic(4, 2, _emit_lstm_cell, rows=ROWS_AT_ONCE)
-gelu = buffers_intrinsic(1, 1, _emit_gelu, rows=ROWS_AT_ONCE)
-softmax_sums = buffers_intrinsic(2, 1, _emit_softmax_sums, rows=ROWS_AT_ONCE)
-gather_entries = buffers_intrinsic(3, 1, _emit_gather)
+layer_norm = buffers_intrinsic(3, 1, _emit_layer_norm, apart=True)
+lstm_cell = buffers_intrinsic(4, 2, _emit_lstm_cell, rows=ROWS_AT_ONCE, apart=True)
+gelu = buffers_intrinsic(1, 1, _emit_gelu, rows=ROWS_AT_ONCE, apart=True)
+softmax_sums = buffers_intrinsic(2, 1, _emit_softmax_sums, rows=ROWS_AT_ONCE, apart=True)
+gather_entries = buffers_intrinsic(3, 1, _emit_gather, apart=True)
+log_probabilities = buffers_intrinsic(2, 0, _emit_log_probabilities, apart=True)
 
 __all__ = [
     "LANES",
@@ -222,8 +251,10 @@ __all__ = [
     "gather_entries",
     "gelu",
     "gemm_add",
+    "gemm_gelu",
     "gemm_set",
     "layer_norm",
+    "log_probabilities",
     "lstm_cell",
     "softmax_sums",
 ]

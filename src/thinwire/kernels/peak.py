@@ -10,10 +10,10 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from thinwire.kernels.lane_layout import aligned_floats
-from thinwire.kernels.vector_ir import INT64, LANES, VECTOR, Lanes, tile_rows
+from thinwire.kernels.vector_ir import INT64, LANES, TILE_ROWS, VECTOR, Lanes
 
 # Enough independent sums to hide the latency of two units, few enough for the registers (32 of AVX-512, 16 of AVX2).
-NUM_SUMS = 12 if tile_rows() == 16 else 5
+NUM_SUMS = 12 if TILE_ROWS == 16 else 5
 UNROLLED = 8
 PEAK_ROUNDS = 4_000_000
 MATRIX_SIZE = 1024

@@ -3,44 +3,36 @@
 Every function here works on rows of 16 lanes (one window a lane) in float32 buffers, addressed by array and offset.
 LLVM lowers a <16 x float> to one AVX-512 register, two AVX2 ones or four NEON ones, so one source serves them all.
 Legend: R rows of a tile, K summed dimension, row r of a buffer occupies ``buffer[16 r : 16 r + 16]``.
-
-Approximations were fitted by Lawson-weighted least squares in FP64 (largest relative error in brackets): 2^r on
-|r| <= 1/2 by a polynomial of degree 5 [9.1e-8]; tanh on |x| <= 9 by x P(x^2)/Q(x^2), degrees 4/4 [2.1e-8]; erf on
-|x| <= 3.95 likewise, degrees 5/5 [2.1e-8].  ``tests/numerics/test_lanes.py`` checks what is left after FP32 rounding:
-over the whole range, within 4e-7 relative for tanh and erf, 2.5e-7 + 1.4e-8 |x| for exp(x) and sigmoid(x) (log2(e) is
-rounded).
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.extending import intrinsic
 
 LANES = 16
 FLOAT, INT32, INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 VECTOR, VECTOR_INT = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 
-EXP2_COEFFICIENTS = (1.0, 0.693147004, 0.240222424, 0.0555073358, 0.00967151299, 0.00132647273)
-EXP_LOW, EXP_HIGH = -87.0, 88.0
-LOG2_E = 1.44269504
-ROUNDING_SHIFT = 12582912.0
-TANH_LIMIT = 9.0
-TANH_P = (0.999999979, 0.13381039, 0.00349560325, 2.06093005e-05, 1.33549081e-08)
-TANH_Q = (1.0, 0.467143546, 0.0258770417, 0.000328565821, 7.77667094e-07)
-ERF_LIMIT = 3.95
-ERF_P = (1.12837914, 0.191549308, 0.0528751833, 0.00380807487, 0.000284678464, 2.02582539e-06)
-ERF_Q = (1.0, 0.503088832, 0.114559088, 0.0150549326, 0.00117069043, 3.78304477e-05)
-SIGMOID_LIMIT = 30.0  # three factors of 1 + exp(30) stay below the FP32 maximum; 1/(1 + exp(30)) = 9e-14
+TABLE_SIZE = 16
 
 
-def tile_rows() -> int:
-    """R, the rows of a GEMM tile kept in registers: 16 of AVX-512's 32, else 4 (each two of AVX2 or four of NEON)."""
-    features = llvm.get_host_cpu_features()
-    return 16 if features.get("avx512f") else 4
+def _registers_hold_16() -> bool:
+    """AVX-512, unless Numba was told to compile for another processor (NUMBA_CPU_NAME) or with other features."""
+    if config.CPU_FEATURES is not None:
+        return "+avx512f" in config.CPU_FEATURES.split(",")
+    return config.CPU_NAME is None and bool(llvm.get_host_cpu_features().get("avx512f"))
+
+
+HAS_TABLES = _registers_hold_16()
+"""Whether one instruction looks up 16 lanes in a table of ``TABLE_SIZE`` numbers."""
+TILE_ROWS = 16 if HAS_TABLES else 4
+"""R, the rows of a GEMM tile kept in registers: 16 of AVX-512's 32, else 4 (each two of AVX2 or four of NEON)."""
 
 
 class Lanes:
@@ -120,35 +112,20 @@ class Lanes:
             total = self.fma(total, x, self.constant(coefficient))
         return total
 
-    def exp(self, x: Any) -> Any:
-        """exp(x) for x in [-87, 88], clamped outside, NaN for NaN; callers with a narrower range clamp themselves."""
-        return self.exp_in_range(self.minimum(self.constant(EXP_HIGH), self.maximum(self.constant(EXP_LOW), x)))
-
-    def exp_in_range(self, x: Any) -> Any:
-        """exp(x) where x is known to lie in [-87, 88].
-
-        exp(x) = 2^n 2^r, n + r = x log2(e): adding 1.5 * 2^23 leaves n in the last bits of the sum, from where a shift
-        moves it into the exponent field.
-        """
-        b = self.builder
-        log2_e = self.constant(LOG2_E)
-        shifted = self.fma(x, log2_e, self.constant(ROUNDING_SHIFT))
-        n = b.fsub(shifted, self.constant(ROUNDING_SHIFT))
-        r = self.fma(x, log2_e, b.fneg(n))
-        exponent = b.shl(b.bitcast(shifted, self.kind_int), self.integers(23))
-        power = b.bitcast(self.polynomial(r, EXP2_COEFFICIENTS), self.kind_int)
-        return b.bitcast(b.add(power, exponent), self.kind)
-
-    def ratio(self, x: Any, limit: float, p: Sequence[float], q: Sequence[float]) -> tuple[Any, Any]:
-        """Numerator and denominator of x P(x^2) / Q(x^2), so that a caller can share the division."""
-        x = self.clamp(x, limit)
-        square = self.builder.fmul(x, x)
-        return self.builder.fmul(x, self.polynomial(square, p)), self.polynomial(square, q)
-
-    def one_plus_exp_minus(self, x: Any) -> Any:
-        """1 + exp(-x), the reciprocal of sigmoid(x)."""
-        x = self.clamp(x, SIGMOID_LIMIT)
-        return self.builder.fadd(self.constant(1.0), self.exp_in_range(self.builder.fneg(x)))
+    def lookup(self, table: Sequence[int], index: Any) -> Any:
+        """int32 ``table[index % 16]`` of every lane (``HAS_TABLES``)."""
+        b, one = self.builder, ir.Constant(VECTOR_INT, list(table))
+        kind = ir.FunctionType(VECTOR_INT, [VECTOR_INT, VECTOR_INT])
+        permute = cgutils.get_or_insert_function(b.module, kind, "llvm.x86.avx512.permvar.si.512")
+        undefined = ir.Constant(self.kind_int, ir.Undefined)
+        parts = []
+        for first in range(0, self.size, LANES):
+            mask = ir.Constant(VECTOR_INT, list(range(first, first + LANES)))
+            parts.append(b.call(permute, [one, b.shuffle_vector(index, undefined, mask)]))
+        while len(parts) > 1:
+            mask = ir.Constant(ir.VectorType(INT32, 2 * parts[0].type.count), list(range(2 * parts[0].type.count)))
+            parts = [b.shuffle_vector(low, high, mask) for low, high in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]
 
     def across_rows(self, value: Any, combine: Callable[[Any, Any], Any]) -> Any:
         """In every row, the combination of all rows of ``value``."""
@@ -165,6 +142,26 @@ class Lanes:
             return value
         mask = ir.Constant(VECTOR_INT, list(range(LANES)))
         return self.builder.shuffle_vector(value, ir.Constant(self.kind, ir.Undefined), mask)
+
+    def span(
+        self, first: Any, last: Any, initial: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
+    ) -> list[Any]:
+        """As ``loop``, ``for i in range(first, last)``, which may be empty."""
+        b = self.builder
+        before, head = b.block, b.append_basic_block("head")
+        block, after = b.append_basic_block("body"), b.append_basic_block("after")
+        b.branch(head)
+        b.position_at_end(head)
+        index, carried = b.phi(INT64), [b.phi(value.type) for value in initial]
+        b.cbranch(b.icmp_signed("<", index, last), block, after)
+        b.position_at_end(block)
+        results = [b.add(index, ir.Constant(INT64, 1)), *body(index, list(carried))]
+        for phi, start, result in zip((index, *carried), (first, *initial), results, strict=True):
+            phi.add_incoming(start, before)
+            phi.add_incoming(result, b.block)
+        b.branch(head)
+        b.position_at_end(after)
+        return carried
 
     def loop(self, count: Any, initial: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
         """``for i in range(count)`` (count >= 1) with values carried in registers; returns their last values."""
@@ -238,19 +235,53 @@ def row_number(value: int) -> Any:
     return ir.Constant(INT64, value)
 
 
-def buffers_intrinsic(num_buffers: int, num_counts: int, emit: Callable[..., None], *, rows: int = 1) -> Any:
+_serial = itertools.count()
+
+
+def buffers_intrinsic(
+    num_buffers: int, num_counts: int, emit: Callable[..., None], *, rows: int = 1, apart: bool = False
+) -> Any:
     """An intrinsic ``f(mix, buffer, offset, ..., count, ...)`` whose body ``emit(lanes, buffers, counts)`` writes.
 
-    ``mix`` is a tuple as long as the number of directions that share the lanes, so the compiler knows it.
+    ``mix`` is a tuple as long as the number of directions that share the lanes, so the compiler knows it.  A body that
+    stands ``apart`` is a machine function of its own: inlined, the constants of many bodies would be kept through the
+    caller's loop in registers that it does not have.
     """
+    serial = next(_serial)
+
+    def write(builder: Any, pointers: Sequence[Any], numbers: Sequence[Any], *, directions: int) -> None:
+        lanes = Lanes(builder, rows=rows)
+        buffers = [
+            Buffer(lanes, pointer, offset=offset, directions=directions)
+            for pointer, offset in zip(pointers, numbers[:num_buffers], strict=True)
+        ]
+        emit(lanes, buffers, list(numbers[num_buffers:]))
+
+    def written_apart(module: Any, pointers: Sequence[Any], *, directions: int) -> Any:
+        kinds = [*(pointer.type for pointer in pointers), *[INT64] * (num_buffers + num_counts)]
+        name = f"rows_{serial}_{directions}_{'_'.join(str(kind.pointee) for kind in kinds[:num_buffers])}"
+        if name in module.globals:
+            return module.globals[name]
+        function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), name)
+        function.linkage = "internal"
+        function.attributes.add("noinline")
+        inside = ir.IRBuilder(function.append_basic_block("entry"))
+        write(inside, function.args[:num_buffers], function.args[num_buffers:], directions=directions)
+        inside.ret_void()
+        return function
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        lanes, directions = Lanes(builder, rows=rows), len(signature.args[0])
-        buffers = []
-        for index in range(1, 2 * num_buffers, 2):
-            array = context.make_array(signature.args[index])(context, builder, arguments[index])
-            buffers.append(Buffer(lanes, array.data, offset=arguments[index + 1], directions=directions))
-        emit(lanes, buffers, list(arguments[2 * num_buffers + 1 :]))
+        directions, last = len(signature.args[0]), 2 * num_buffers + 1
+        pointers = [
+            context.make_array(signature.args[index])(context, builder, arguments[index]).data
+            for index in range(1, last, 2)
+        ]
+        numbers = [*arguments[2:last:2], *arguments[last:]]
+        if apart:
+            function = written_apart(builder.module, pointers, directions=directions)
+            builder.call(function, [*pointers, *numbers])
+        else:
+            write(builder, pointers, numbers, directions=directions)
         return context.get_dummy_value()
 
     names = [f"a{i}" for i in range(2 * num_buffers + num_counts + 1)]

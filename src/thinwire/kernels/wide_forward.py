@@ -8,7 +8,6 @@ every sum are those of ``lane_forward``, so the bits are the same, whatever the 
 Legend: position t * groups + g is input byte t of lane group g; its record is described in ``wide_workspace``.
 """
 
-import math
 from typing import no_type_check
 
 import numpy as np
@@ -25,6 +24,7 @@ from thinwire.kernels.lane_rows import (
     gemm_add,
     gemm_set,
     layer_norm,
+    log_probabilities,
     lstm_cell,
     softmax_sums,
 )
@@ -174,6 +174,7 @@ def _decode(
     tokens: np.ndarray,
     first: int,
     steps: int,
+    first_target: int,
     activations: np.ndarray,
     record: int,
     scratch: np.ndarray,
@@ -199,13 +200,14 @@ def _decode(
             for r in range(embed):
                 for lane in range(LANES):
                     hidden_out[g, t, r, lane] = a[h + r * LANES + lane]
+        if t < first_target:
+            continue
         for tile in range(VOCABULARY // TILE_ROWS):
             gemm_set(shared, decoder, tile * embed * TILE_ROWS, a, h, scratch, tile * TILE_ROWS * LANES, embed)
-        softmax_sums(shared, scratch, 0, scratch, sums, VOCABULARY)
         for lane in range(LANES):
-            target = scratch[np.int64(tokens[g, t + 1, lane]) * LANES + lane]
-            top, total = scratch[sums + lane], scratch[sums + LANES + lane]
-            log_probability[g, t, lane] = np.float64(target) - np.float64(top) - math.log(np.float64(total))
+            scratch[sums + 2 * LANES + lane] = scratch[np.int64(tokens[g, t + 1, lane]) * LANES + lane]
+        softmax_sums(shared, scratch, 0, scratch, sums, VOCABULARY)
+        log_probabilities(shared, scratch, sums, log_probability, (g * log_probability.shape[1] + t) * LANES)
 
 
 @compiled
@@ -217,6 +219,7 @@ def forward_wide(
     decoder: np.ndarray,
     sizes: Sizes,
     tokens: np.ndarray,
+    first_target: int,
     steps: int,
     state: np.ndarray,
     activations: np.ndarray,
@@ -231,6 +234,7 @@ def forward_wide(
         packed, table: of ``pack_weights`` (directions interleaved) and ``build_table``.
         decoder: of ``pack_decoder``.
         tokens: uint8 [groups, T + 1, 16], no more groups than the workspace was made for.
+        first_target: positions before it get no logits, and their rows of ``log_probability`` stay as they were.
         steps: input bytes a chunk.
         state, activations, scratch: float32 workspace (``WideWorkspace``).
         hidden_out: float32 [groups, T, d_E, 16] to receive the decoder's inputs, or [0, 0, 0, 0].
@@ -245,6 +249,8 @@ def forward_wide(
         for block in range(sizes.depth):
             _lstm(mix, packed, sizes, block, groups, num, state, activations, record)
             _mlp(mix, packed, sizes, block, num * groups, activations, record)
+        if first + num <= first_target and hidden_out.shape[0] == 0:
+            continue
         _decode(
             mix,
             packed,
@@ -253,6 +259,7 @@ def forward_wide(
             tokens,
             first,
             num,
+            first_target,
             activations,
             record,
             scratch,

@@ -19,6 +19,7 @@ def read_windows(
     sizes: Sizes,
     tokens: np.ndarray,
     work: WideWorkspace,
+    first_target: int = 0,
     hidden: np.ndarray | None = None,
 ) -> np.ndarray:
     """float64 [16 groups, T]: log p(byte t + 1 | bytes 0..t) of every lane's window, a view into ``work``.
@@ -27,13 +28,14 @@ def read_windows(
         theta: float32 [M], contiguous.
         packed_decoder: of ``pack_decoder``.
         tokens: of ``lane_tokens``, at most ``work.groups`` groups.
+        first_target: columns before it are not computed.
         hidden: float32 [groups, T, d_E, 16], receives the decoder's inputs.
     """
     pack_weights(theta, sizes, work.packed[::1])
     build_table(ONE, work.packed, packed_decoder, sizes, work.table, work.scratch)
     out = np.empty((0, 0, 0, 0), np.float32) if hidden is None else hidden
     buffers = (work.state, work.activations, work.scratch, out, work.log_probability)
-    forward_wide(ONE, work.packed, work.table, packed_decoder, sizes, tokens, work.steps, *buffers)
+    forward_wide(ONE, work.packed, work.table, packed_decoder, sizes, tokens, first_target, work.steps, *buffers)
     return work.log_probability[: len(tokens)].transpose(0, 2, 1).reshape(LANES * len(tokens), -1)
 
 
@@ -53,6 +55,7 @@ def decoder_inputs(
             sizes=sizes,
             tokens=tokens[part],
             work=work,
+            first_target=length,
             hidden=hidden[part],
         )
 

@@ -22,10 +22,10 @@ from thinwire.soma.model import stack_thetas
 from thinwire.soma.router import Router, Routes
 from thinwire.soma.run import SEED_NAME, SomaRun
 
-REQUESTS_PER_CHUNK = 16_384
-"""A request is a window under one of its experts: of 256 experts, each gets 64, so most fill the lanes of the kernel.
+REQUESTS_PER_CHUNK = 65_536
+"""A request is a window under one of its experts: of 256 experts, each gets 256, so most fill the lanes of the kernel.
 
-The scores of a chunk take 100 MB with 768 targets a window.
+The scores of a chunk take 400 MB with 768 targets a window.
 """
 WINDOWS_PER_MIXTURE = 256
 

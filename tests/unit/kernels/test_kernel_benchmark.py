@@ -141,7 +141,7 @@ def test_the_steps_and_the_rest_make_up_the_whole(
     monkeypatch.setattr(peak, "PEAK_ROUNDS", 1000)
     assert lane_steps.main(["--json", "--repeats", "2"]) == 0
     *steps, whole, at_peak = json.loads(capsys.readouterr().out)
-    assert [step["case"] for step in steps][0::6] == ["matrix products", "rest"]
+    assert [steps[0]["case"], steps[-1]["case"]] == ["matrix products", "rest"]
     assert sum(step["ns_per_byte"] for step in steps) == pytest.approx(whole["ns_per_byte"])
     assert all(step["ns_per_byte"] > 0 for step in steps[:-1])
     assert at_peak["share"] == pytest.approx(at_peak["ns_per_byte"] / whole["ns_per_byte"])

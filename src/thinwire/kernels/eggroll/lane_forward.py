@@ -4,7 +4,6 @@ Groups 2 q and 2 q + 1 are the + and - members of the same 16 pairs, so they sha
 never mix: a member's loss does not depend on which others are evaluated with it.
 """
 
-import math
 from typing import NamedTuple, no_type_check
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from thinwire.kernels.compiled import compiled
 from thinwire.kernels.eggroll import lane_steps as steps
 from thinwire.kernels.expert_shape import VOCABULARY
-from thinwire.kernels.lane_rows import LANES, TILE_ROWS, gather_entries, gemm_set, softmax_sums
+from thinwire.kernels.lane_rows import LANES, TILE_ROWS, gather_entries, gemm_set, log_probabilities, softmax_sums
 
 NUM_FACTORS = 8
 dot, norm, axpy = steps.dot, steps.norm, steps.axpy
@@ -200,7 +199,7 @@ def _mlp(mix, packed, p, switches, layer, groups, noise, scales, vectors, work):
 @no_type_check
 def _score(mix, packed, p, switches, tokens, t, noise, scales, vectors, work, losses):
     """losses[g] -= log p(byte t + 1), in FP64 from FP32 logits, maximum and sum."""
-    d, groups = p.width, tokens.shape[0]
+    d, groups, log_probability = p.width, tokens.shape[0], np.empty(LANES)
     for g in range(groups):
         at = g * p.work
         norm(mix, work, at + p.x, vectors, g * p.group_vectors + p.norm, work, at + p.normal, d)
@@ -217,11 +216,12 @@ def _score(mix, packed, p, switches, tokens, t, noise, scales, vectors, work, lo
         if switches.logit_factor != 1.0:
             for k in range(logits, logits + VOCABULARY * LANES):
                 work[k] *= np.float32(switches.logit_factor)
-        softmax_sums(mix, work, logits, work, sums, VOCABULARY)
         for lane in range(LANES):
-            target = np.float64(work[logits + np.int64(tokens[g, t + 1, lane]) * LANES + lane])
-            top, total = np.float64(work[sums + lane]), np.float64(work[sums + LANES + lane])
-            losses[g, lane] -= target - top - math.log(total)
+            work[sums + 2 * LANES + lane] = work[logits + np.int64(tokens[g, t + 1, lane]) * LANES + lane]
+        softmax_sums(mix, work, logits, work, sums, VOCABULARY)
+        log_probabilities(mix, work, sums, log_probability, 0)
+        for lane in range(LANES):
+            losses[g, lane] -= log_probability[lane]
 
 
 @compiled

@@ -10,15 +10,13 @@ from typing import Any
 
 from llvmlite import ir
 
+from thinwire.kernels import lane_functions as functions
 from thinwire.kernels.eggroll.shape import LIMIT, SMALLEST_SCALE
 from thinwire.kernels.lane_rows import ROWS_AT_ONCE
 from thinwire.kernels.vector_ir import (
     FLOAT,
     INT32,
     LANES,
-    TANH_LIMIT,
-    TANH_P,
-    TANH_Q,
     VECTOR,
     Lanes,
     buffers_intrinsic,
@@ -128,7 +126,7 @@ def _emit_gate(lanes: Lanes, buffers: list[Any], counts: list[Any], *, perturbed
     def step(r: Any) -> None:
         total = b.fadd(b.fadd(from_input(r), from_hidden(r)), bias.row(r))
         if smooth:
-            value = b.fdiv(lanes.constant(1.0), lanes.one_plus_exp_minus(total))
+            value = b.fdiv(lanes.constant(1.0), functions.one_plus_exp_minus(lanes, total))
         else:
             value = lanes.fma(lanes.clamp(total, LIMIT), lanes.constant(16 / 256), lanes.constant(127 / 256))
         gate.store(r, value)
@@ -145,7 +143,7 @@ def _emit_candidate(lanes: Lanes, buffers: list[Any], counts: list[Any], *, pert
 
     def step(r: Any) -> None:
         total = b.fadd(b.fadd(from_input(r), from_hidden(r)), bias.row(r))
-        total = b.fdiv(*lanes.ratio(total, TANH_LIMIT, TANH_P, TANH_Q)) if smooth else lanes.clamp(total, LIMIT)
+        total = b.fdiv(*functions.tanh_ratio(lanes, total)) if smooth else lanes.clamp(total, LIMIT)
         before = hidden.row(r)
         h = lanes.fma(gate.row(r), b.fsub(total, before), before)
         hidden.store(r, h)

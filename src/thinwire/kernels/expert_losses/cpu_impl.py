@@ -56,7 +56,7 @@ def _mean_losses(
     per_group = LANES // len(mix)
     for group in range(tokens.shape[0]):
         state[:] = 0.0
-        forward_lanes(mix, packed, table, decoder, sizes, tokens[group], state, scratch, no_hidden, log_probability)
+        forward_lanes(mix, packed, table, decoder, sizes, tokens[group], 0, state, scratch, no_hidden, log_probability)
         _add_losses(len(mix), num_windows - group * per_group, log_probability, losses)
     losses /= num_windows * (tokens.shape[1] - 1)
 
@@ -93,6 +93,7 @@ def _mean_losses_wide(
             decoder,
             sizes,
             some,
+            0,
             steps,
             state,
             activations,

@@ -27,10 +27,10 @@ from thinwire.kernels.wide_windows import read_windows
 from thinwire.kernels.wide_workspace import WideWorkspace, is_wide
 
 NO_HIDDEN = (0, 0, 0)
-LANES_FROM = 15
+LANES_FROM = 14
 """From so many windows on, the lanes with some idle are faster than four windows at a time.
 
-Measured at d = 32 on two Zen 4 cores: 13.6 us a byte of 16 lanes; 1.8, 2.1 and 3.7 us for one, two and four windows.
+Measured at d = 32 on a Zen 4 core: 12.9 us a byte of 16 lanes; 1.8, 2.2 and 3.65 us for one, two and four windows.
 """
 WIDE_WINDOWS = 4 * LANES
 
@@ -88,7 +88,7 @@ def routed_scores(
             finished(len(texts))
 
     def workspace() -> "_Workspace":
-        return _Workspace(model, input_bytes=windows.shape[1] - 1)
+        return _Workspace(model, input_bytes=windows.shape[1] - 1, first_target=first_target)
 
     for_each(_tasks(experts, most=LANES), run, make_workspace=workspace, threads=threads)
     return scores
@@ -97,25 +97,27 @@ def routed_scores(
 class _Workspace:
     """One thread's buffers, and the two ways to read at most 16 windows of an expert."""
 
-    def __init__(self, model: ResidentExperts, *, input_bytes: int) -> None:
+    def __init__(self, model: ResidentExperts, *, input_bytes: int, first_target: int) -> None:
         sizes = model.sizes
-        self.model = model
+        self.model, self.first_target = model, first_target
         self.lanes = LaneWorkspace.for_sizes(sizes, input_bytes=input_bytes, directions=0)
         self.streams = stream_scratch(sizes)
         self.states = np.zeros((LANES, state_floats(sizes)), np.float32)
         self.no_hidden = np.empty(NO_HIDDEN, np.float32)
 
     def read_lanes(self, expert: int, texts: np.ndarray) -> np.ndarray:
-        """float64 [n, T] of 1 to 16 windows, one a lane."""
+        """float64 [n, T] of 1 to 16 windows, one a lane; columns before ``first_target`` mean nothing."""
         model, work = self.model, self.lanes
         weights = (ONE, model.packed[expert], model.tables[expert], model.decoder(expert), model.sizes)
         (tokens,) = lane_tokens(texts)
         work.state[:] = 0.0
-        forward_lanes(*weights, tokens, work.state, work.scratch, self.no_hidden, work.log_probability)
+        forward_lanes(
+            *weights, tokens, self.first_target, work.state, work.scratch, self.no_hidden, work.log_probability
+        )
         return work.log_probability[:, : len(texts)].T
 
     def read(self, expert: int, texts: np.ndarray) -> np.ndarray:
-        """float64 [n, T] of a few windows."""
+        """float64 [n, T] of a few windows; columns before ``first_target`` mean nothing."""
         model = self.model
         log_probability = np.empty((len(texts), texts.shape[1] - 1))
         self.states[:] = 0.0
@@ -130,6 +132,7 @@ class _Workspace:
                     model.decoder(expert),
                     model.sizes,
                     texts[part],
+                    self.first_target,
                     self.states[part],
                     self.streams,
                     log_probability[part],
@@ -150,6 +153,7 @@ def _wide_scores(
 ) -> None:
     """Fill ``out`` [n, k, S] with experts too large for the cache: layer by layer, packed once for 64 windows."""
     sizes, length = sizes_of(shape), windows.shape[1] - 1
+    first_target = length - out.shape[2]
     decoders = [pack_decoder(one, sizes=sizes) for one in (decoder if decoder.ndim == 3 else decoder[None])]
 
     def run(task: _Task, work: WideWorkspace) -> None:
@@ -159,8 +163,9 @@ def _wide_scores(
             sizes=sizes,
             tokens=lane_tokens(windows[task.rows]),
             work=work,
+            first_target=first_target,
         )
-        out[task.rows, task.slots] = by_lane[: len(task.rows), length - out.shape[2] :]
+        out[task.rows, task.slots] = by_lane[: len(task.rows), first_target:]
 
     def workspace() -> WideWorkspace:
         return WideWorkspace.for_sizes(sizes, num_groups=WIDE_WINDOWS // LANES, input_bytes=length)
@@ -196,6 +201,7 @@ def decoder_inputs(
             packed_decoder,
             sizes,
             tokens[group],
+            length,
             work.state,
             work.scratch,
             hidden[group],

@@ -4,7 +4,6 @@ The packed weights and the table are those of ``lane_forward``, and so are the b
 is one row of floats, so texts may be put together anew at every call.
 """
 
-import math
 from typing import NamedTuple, no_type_check
 
 import numpy as np
@@ -13,8 +12,8 @@ from numba import njit
 from thinwire.kernels.compiled import compiled
 from thinwire.kernels.expert_shape import VOCABULARY
 from thinwire.kernels.lane_forward import block_offsets
-from thinwire.kernels.lane_layout import Sizes, aligned_floats, pad
-from thinwire.kernels.lane_rows import LANES, ROWS_AT_ONCE, TILE_ROWS, gelu, lstm_cell
+from thinwire.kernels.lane_layout import SCORE_ROWS, Sizes, aligned_floats, pad
+from thinwire.kernels.lane_rows import LANES, ROWS_AT_ONCE, TILE_ROWS, gelu, log_probabilities, lstm_cell
 from thinwire.kernels.routed_scores.stream_rows import copy_tiles, gemm_1, gemm_2, gemm_4, stream_norm, stream_softmax
 
 STREAMS_TOGETHER = (4, 2, 1)
@@ -37,6 +36,7 @@ class Rooms(NamedTuple):
     logits: int
     powers: int
     sums: int
+    scores: int
     states: int
     floats: int
 
@@ -50,7 +50,7 @@ def _up(count: int, multiple: int) -> int:
 @compiled
 @no_type_check
 def rooms_of(sizes: Sizes, num_streams: int) -> Rooms:
-    """The scratch: residual stream, gates, normalised rows, inner units, projection, logits, powers, sums, states."""
+    """The scratch: residual stream, gates, normalised rows, inner units, projection, logits, their sums, states."""
     width, hidden, embed = _up(sizes.width_pad, LANES), _up(sizes.hidden_pad, LANES), _up(sizes.embed_pad, LANES)
     block = _up(num_streams * width, ROUND)
     gates = block
@@ -60,9 +60,12 @@ def rooms_of(sizes: Sizes, num_streams: int) -> Rooms:
     logits = projected + _up(num_streams * embed, ROUND)
     powers = logits + num_streams * VOCABULARY
     sums = powers + num_streams * VOCABULARY
-    states = sums + ROUND
+    scores = sums + ROUND
+    states = scores + _up(SCORE_ROWS * LANES, ROUND)
     floats = states + 2 * sizes.depth * block
-    return Rooms(width, hidden, embed, block, gates, normal, mlp, projected, logits, powers, sums, states, floats)
+    return Rooms(
+        width, hidden, embed, block, gates, normal, mlp, projected, logits, powers, sums, scores, states, floats
+    )
 
 
 def state_floats(sizes: Sizes) -> int:
@@ -133,6 +136,7 @@ def forward_streams(
     decoder: np.ndarray,
     sizes: Sizes,
     tokens: np.ndarray,
+    first_target: int,
     states: np.ndarray,
     scratch: np.ndarray,
     log_probability: np.ndarray,
@@ -143,6 +147,7 @@ def forward_streams(
         streams: a tuple of S numbers; its length alone matters, and the compiler knows it.
         packed, table, decoder: as in ``forward_lanes``, one set of weights.
         tokens: uint8 [S, T + 1].
+        first_target: positions before it get no logits, and their columns of ``log_probability`` stay as they were.
         states: float32 [S, state_floats], zero at the start of a window; carried on.
         scratch: of ``stream_scratch``. Afterwards its rows ``powers`` and ``sums`` hold, for the last position,
             exp(logit - top), top and the sum of the former (``rooms_of``).
@@ -150,7 +155,7 @@ def forward_streams(
     """
     num_streams, d, d_pad = len(streams), sizes.width, sizes.width_pad
     rooms = rooms_of(sizes, num_streams)
-    width, block, one = rooms.width, rooms.block, (0,)
+    width, block, one, scores = rooms.width, rooms.block, (0,), np.empty(LANES)
     for s in range(num_streams):
         for part in range(2 * sizes.depth):
             for r in range(width):
@@ -204,6 +209,8 @@ def forward_streams(
                 outer,
                 0,
             )
+        if t < first_target:
+            continue
         stream_norm(streams, scratch, 0, packed, sizes.final_norm, scratch, rooms.normal, d, width)
         source, source_stride = rooms.normal, width
         if sizes.has_projections:
@@ -243,9 +250,13 @@ def forward_streams(
             streams, scratch, rooms.logits, scratch, rooms.powers, scratch, rooms.sums, VOCABULARY, VOCABULARY
         )
         for s in range(num_streams):
-            target = scratch[rooms.logits + s * VOCABULARY + np.int64(tokens[s, t + 1])]
-            top, total = scratch[rooms.sums + 2 * s], scratch[rooms.sums + 2 * s + 1]
-            log_probability[s, t] = np.float64(target) - np.float64(top) - math.log(np.float64(total))
+            scratch[rooms.scores + s] = scratch[rooms.sums + 2 * s]
+            scratch[rooms.scores + LANES + s] = scratch[rooms.sums + 2 * s + 1]
+            target = rooms.logits + s * VOCABULARY + np.int64(tokens[s, t + 1])
+            scratch[rooms.scores + 2 * LANES + s] = scratch[target]
+        log_probabilities(one, scratch, rooms.scores, scores, 0)
+        for s in range(num_streams):
+            log_probability[s, t] = scores[s]
     for s in range(num_streams):
         for part in range(2 * sizes.depth):
             for r in range(width):

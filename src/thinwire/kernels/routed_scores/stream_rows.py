@@ -11,10 +11,10 @@ from typing import Any
 
 from llvmlite import ir
 
+from thinwire.kernels import lane_functions as functions
 from thinwire.kernels.expert_shape import LAYER_NORM_EPSILON
 from thinwire.kernels.lane_rows import ROWS_AT_ONCE, SUM_CHAINS, TILE_ROWS
 from thinwire.kernels.vector_ir import (
-    EXP_LOW,
     FLOAT,
     INT32,
     LANES,
@@ -199,12 +199,12 @@ def _emit_softmax_sums(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> N
     maxima = lanes.loop(groups, [lanes.constant(-3.0e38)] * len(starts), larger)
     whole = Vector(b, LANES)
     tops = [whole.halved(top, lanes.maximum) for top in maxima]
-    low = lanes.constant(EXP_LOW)
+    low = lanes.constant(functions.EXP_LOW)
 
     def add(group: Any, totals: list[Any]) -> list[Any]:
         added = []
         for start, top, total in zip(starts, tops, totals, strict=True):
-            value = lanes.exp_in_range(lanes.maximum(low, b.fsub(rows(start, group), lanes.splat(top))))
+            value = functions.exp_in_range(lanes, lanes.maximum(low, b.fsub(rows(start, group), lanes.splat(top))))
             e.store_at(b.add(start, b.mul(group, row_number(LANES))), value)
             for first in range(0, LANES, ROWS_AT_ONCE):
                 total = b.fadd(total, few.part(value, first))
@@ -219,5 +219,5 @@ def _emit_softmax_sums(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> N
 
 gemm_4, gemm_2, gemm_1 = (_gemm(tiles) for tiles in (TILES_TOGETHER, 2, 1))
 stream_norm = buffers_intrinsic(3, 2, _emit_layer_norm)
-stream_softmax = buffers_intrinsic(3, 2, _emit_softmax_sums)
+stream_softmax = buffers_intrinsic(3, 2, _emit_softmax_sums, apart=True)
 copy_tiles = buffers_intrinsic(2, 1, _emit_copy)

@@ -146,6 +146,7 @@ def _write(
                 decoder,
                 sizes,
                 tokens,
+                0,
                 states[slot],
                 scratch,
                 ignored,
@@ -166,12 +167,17 @@ def _read(
     probabilities: np.ndarray,
     scratch: np.ndarray,
 ) -> None:
-    """Fill states [k, 1, F] and probabilities [k, 1, 256]; ``tokens`` [1, n + 1] end with a byte that is not read."""
-    ignored = np.empty((1, tokens.shape[1] - 1))
+    """Fill states [k, 1, F] and probabilities [k, 1, 256]; ``tokens`` [1, n + 1] end with a byte that is not read.
+
+    Only the last position has logits.
+    """
+    last = tokens.shape[1] - 2
+    ignored = np.empty((1, last + 1))
     for slot in range(len(experts)):
         expert = experts[slot]
         decoder = decoders[min(expert, len(decoders) - 1)]
-        forward_streams((0,), packed[expert], tables[expert], decoder, sizes, tokens, states[slot], scratch, ignored)
+        weights = (packed[expert], tables[expert], decoder, sizes)
+        forward_streams((0,), *weights, tokens, last, states[slot], scratch, ignored)
         _keep_probabilities(1, sizes, scratch, probabilities[slot])
 
 
