@@ -32,6 +32,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python bench/kernels.py
 	$(BIN)/python bench/lane_steps.py
 	$(BIN)/python bench/eggroll.py
+	$(BIN)/python bench/inference.py
 	$(BIN)/python bench/training.py
 	$(BIN)/python bench/exchange.py
 	$(BIN)/python bench/clustering.py
