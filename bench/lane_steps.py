@@ -26,16 +26,8 @@ from thinwire.kernels.lane_layout import (
     pack_decoder,
     sizes_of,
 )
-from thinwire.kernels.lane_rows import (
-    gather_entries,
-    gelu,
-    gemm_gelu,
-    gemm_set,
-    layer_norm,
-    log_probabilities,
-    lstm_cell,
-    softmax_sums,
-)
+from thinwire.kernels.lane_products import gemm_gelu, gemm_set
+from thinwire.kernels.lane_rows import gather_entries, gelu, layer_norm, log_probabilities, lstm_cell, softmax_sums
 from thinwire.kernels.lane_workspace import LaneWorkspace
 from thinwire.kernels.peak import run_peak_loop
 from thinwire.kernels.timing import timed_in_turn

@@ -9,15 +9,13 @@ from numba import njit
 from scipy import special
 
 from thinwire.kernels import lane_functions as functions
+from thinwire.kernels.lane_products import gemm_add, gemm_gelu, gemm_set
 from thinwire.kernels.lane_rows import (
     LANES,
     ROWS_AT_ONCE,
     TILE_ROWS,
     gather_entries,
     gelu,
-    gemm_add,
-    gemm_gelu,
-    gemm_set,
     layer_norm,
     log_probabilities,
     lstm_cell,

@@ -85,6 +85,15 @@ def device_for(name: str) -> torch.device:
     return torch.device("cuda")
 
 
+def choose_for_this_machine(name: str) -> Chosen:
+    """As ``choose``, for float32 tensors where ``name`` wants them.
+
+    Raises:
+        UserError: as ``choose`` and ``device_for``.
+    """
+    return choose(name, like=torch.empty(0, device=device_for(name)))
+
+
 def interprets_triton() -> bool:
     """Whether Triton was told to run kernels on CPU tensors, one operation at a time: for tests, very slow."""
     import triton

@@ -13,14 +13,12 @@ from numba import njit
 from thinwire.kernels.compiled import compiled
 from thinwire.kernels.expert_shape import VOCABULARY
 from thinwire.kernels.lane_layout import BlockOffsets, Sizes
+from thinwire.kernels.lane_products import gemm_add, gemm_gelu, gemm_set
 from thinwire.kernels.lane_rows import (
     LANES,
     TILE_ROWS,
     gather_entries,
     gelu,
-    gemm_add,
-    gemm_gelu,
-    gemm_set,
     layer_norm,
     log_probabilities,
     lstm_cell,

@@ -1,4 +1,4 @@
-"""The steps of an expert on 16 lanes, as Numba intrinsics: GEMM tile, layer norm, LSTM cell, GELU, softmax sums.
+"""The pointwise steps of an expert on 16 lanes, as Numba intrinsics: layer norm, LSTM cell, GELU, softmax sums.
 
 Each takes the mix of directions in the lanes, (array, offset) pairs, then counts.  See ``vector_ir`` for the
 arithmetic, ``lane_functions`` for exp, tanh and GELU, ``lane_forward`` for the order.  The LSTM cell, GELU and the
@@ -7,7 +7,6 @@ softmax sums go ``ROWS_AT_ONCE`` rows at a time: their buffers must hold as many
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -28,62 +27,6 @@ from thinwire.kernels.vector_ir import (
 SUM_CHAINS = 4
 ROWS_AT_ONCE = 4 if TILE_ROWS == 16 else 1
 """Rows that a pointwise step treats together where one row is one register, so that none waits for its own result."""
-
-
-def _emit_gemm(lanes: Lanes, buffers: list[Any], counts: list[Any], *, start_from_output: bool) -> None:
-    """y[r] (+)= sum_k w[k R + r] x[k] for R rows: weights are broadcast, a row of x is one vector."""
-    weights, x, y = buffers
-    (num_terms,) = counts
-    rows = [row_number(r) for r in range(TILE_ROWS)]
-    initial = [y.row(r) if start_from_output else lanes.constant(0.0) for r in rows]
-    body = partial(_add_term, lanes, weights, x, row_number(0))
-    for r, total in zip(rows, lanes.loop(num_terms, initial, body), strict=True):
-        y.store(r, total)
-
-
-def _add_term(lanes: Lanes, weights: Any, x: Any, first: Any, k: Any, sums: list[Any]) -> list[Any]:
-    """The R sums of a tile that begins with weight ``first``, and term k."""
-    b = lanes.builder
-    x_row, base = x.row(k), b.add(first, b.mul(k, row_number(TILE_ROWS)))
-    return [lanes.fma(weights.weight(b.add(base, row_number(r))), x_row, total) for r, total in enumerate(sums)]
-
-
-def _emit_gemm_set(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
-    _emit_gemm(lanes, buffers, counts, start_from_output=False)
-
-
-def _emit_gemm_add(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
-    _emit_gemm(lanes, buffers, counts, start_from_output=True)
-
-
-def _emit_gemm_gelu(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
-    """y = W x of several tiles, and GELU of all but the last: while a tile is summed, GELU of the one before it.
-
-    A multiply-add keeps half of the processor's vector pipes busy; most of GELU goes through the other half.
-    """
-    weights, x, y = buffers
-    num_tiles, num_terms = counts
-    b = lanes.builder
-    size = row_number(TILE_ROWS)
-
-    def tile(number: Any, _: list[Any]) -> list[Any]:
-        first_row = b.mul(number, size)
-        first_weight = b.mul(first_row, num_terms)
-
-        def step(r: Any, sums: list[Any]) -> list[Any]:
-            first, last = (b.sdiv(b.mul(part, num_terms), size) for part in (r, b.add(r, row_number(1))))
-            sums = lanes.span(first, last, sums, partial(_add_term, lanes, weights, x, first_weight))
-            row = b.add(b.sub(first_row, size), r)
-            is_row = b.icmp_signed(">", number, row_number(0))
-            with b.if_then(is_row):
-                y.store(row, functions.gelu(lanes, y.row(row)))
-            return sums
-
-        for r, total in enumerate(lanes.loop(size, [lanes.constant(0.0)] * TILE_ROWS, step)):
-            y.store(b.add(first_row, row_number(r)), total)
-        return []
-
-    lanes.loop(num_tiles, [], tile)
 
 
 def _emit_layer_norm(lanes: Lanes, buffers: list[Any], counts: list[Any]) -> None:
@@ -235,9 +178,6 @@ def _emit_log_probabilities(lanes: Lanes, buffers: list[Any], _: list[Any]) -> N
     out.store_at(row_number(0), b.fsub(difference, functions.log_of_sum(lanes, total)))
 
 
-gemm_set = buffers_intrinsic(3, 1, _emit_gemm_set)
-gemm_gelu = buffers_intrinsic(3, 2, _emit_gemm_gelu, apart=True)
-gemm_add = buffers_intrinsic(3, 1, _emit_gemm_add)
 layer_norm = buffers_intrinsic(3, 1, _emit_layer_norm, apart=True)
 lstm_cell = buffers_intrinsic(4, 2, _emit_lstm_cell, rows=ROWS_AT_ONCE, apart=True)
 gelu = buffers_intrinsic(1, 1, _emit_gelu, rows=ROWS_AT_ONCE, apart=True)
@@ -250,9 +190,6 @@ __all__ = [
     "TILE_ROWS",
     "gather_entries",
     "gelu",
-    "gemm_add",
-    "gemm_gelu",
-    "gemm_set",
     "layer_norm",
     "log_probabilities",
     "lstm_cell",

@@ -5,7 +5,6 @@ LLVM lowers a <16 x float> to one AVX-512 register, two AVX2 ones or four NEON o
 Legend: R rows of a tile, K summed dimension, row r of a buffer occupies ``buffer[16 r : 16 r + 16]``.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -235,9 +234,6 @@ def row_number(value: int) -> Any:
     return ir.Constant(INT64, value)
 
 
-_serial = itertools.count()
-
-
 def buffers_intrinsic(
     num_buffers: int, num_counts: int, emit: Callable[..., None], *, rows: int = 1, apart: bool = False
 ) -> Any:
@@ -245,9 +241,8 @@ def buffers_intrinsic(
 
     ``mix`` is a tuple as long as the number of directions that share the lanes, so the compiler knows it.  A body that
     stands ``apart`` is a machine function of its own: inlined, the constants of many bodies would be kept through the
-    caller's loop in registers that it does not have.
+    caller's loop in registers that it does not have.  ``emit`` is then a named function, known by its module and name.
     """
-    serial = next(_serial)
 
     def write(builder: Any, pointers: Sequence[Any], numbers: Sequence[Any], *, directions: int) -> None:
         lanes = Lanes(builder, rows=rows)
@@ -259,7 +254,8 @@ def buffers_intrinsic(
 
     def written_apart(module: Any, pointers: Sequence[Any], *, directions: int) -> Any:
         kinds = [*(pointer.type for pointer in pointers), *[INT64] * (num_buffers + num_counts)]
-        name = f"rows_{serial}_{directions}_{'_'.join(str(kind.pointee) for kind in kinds[:num_buffers])}"
+        buffers = "_".join(str(kind.pointee) for kind in kinds[:num_buffers])
+        name = f"{emit.__module__}.{emit.__qualname__}_{directions}_{buffers}"
         if name in module.globals:
             return module.globals[name]
         function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), name)

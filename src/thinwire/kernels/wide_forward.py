@@ -16,13 +16,12 @@ from thinwire.kernels.compiled import compiled
 from thinwire.kernels.expert_shape import VOCABULARY
 from thinwire.kernels.lane_forward import block_offsets
 from thinwire.kernels.lane_layout import Sizes
+from thinwire.kernels.lane_products import gemm_add, gemm_set
 from thinwire.kernels.lane_rows import (
     LANES,
     TILE_ROWS,
     gather_entries,
     gelu,
-    gemm_add,
-    gemm_set,
     layer_norm,
     log_probabilities,
     lstm_cell,

@@ -14,7 +14,7 @@ from thinwire.base.errors import UserError
 from thinwire.comm.collectives import broadcast, gather_json
 from thinwire.config.fingerprint import differing_keys
 from thinwire.data.corpus import Corpus
-from thinwire.kernels.dispatch import choose, device_for
+from thinwire.kernels.dispatch import choose_for_this_machine
 from thinwire.soma.config import SomaConfig, gradient_parts, result_record
 from thinwire.soma.expert_job import SEED_RUN, ExpertJob, ExpertState
 from thinwire.soma.job_checkpoint import numbers_of, state_of, tensors_of
@@ -29,7 +29,7 @@ def compare_settings(crew: Crew, *, config: SomaConfig, corpus: Corpus) -> None:
         UserError: settings, text, version or kernels of this rank, or of one of the others, are not those of rank 0.
         PeerLostError: a rank is lost.
     """
-    chosen = choose(config.launch.implementation, like=torch.empty(0, device=device_for(config.launch.implementation)))
+    chosen = choose_for_this_machine(config.launch.implementation)
     own = {
         "data": corpus.fingerprint,
         "version": thinwire.__version__,

@@ -11,7 +11,8 @@ import numpy as np
 from thinwire.kernels.compiled import compiled
 from thinwire.kernels.eggroll import lane_steps as steps
 from thinwire.kernels.expert_shape import VOCABULARY
-from thinwire.kernels.lane_rows import LANES, TILE_ROWS, gather_entries, gemm_set, log_probabilities, softmax_sums
+from thinwire.kernels.lane_products import gemm_set
+from thinwire.kernels.lane_rows import LANES, TILE_ROWS, gather_entries, log_probabilities, softmax_sums
 
 NUM_FACTORS = 8
 dot, norm, axpy = steps.dot, steps.norm, steps.axpy

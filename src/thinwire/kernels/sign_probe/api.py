@@ -3,11 +3,10 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from thinwire.base.seeds import StreamKey
 from thinwire.kernels import arguments
-from thinwire.kernels.dispatch import Chosen, choose, device_for
+from thinwire.kernels.dispatch import choose_for_this_machine
 from thinwire.kernels.expert_shape import ExpertShape
 from thinwire.kernels.sign_probe import cpu_impl, reference
 
@@ -37,7 +36,7 @@ def sign_probe(
     """
     key, update, accumulation = address
     arguments.check_address(**address._asdict(), direction=direction)
-    implementation = _chosen(implementation)
+    implementation = choose_for_this_machine(implementation)
     if implementation == "triton":
         from thinwire.kernels.sign_probe import triton_impl
 
@@ -70,7 +69,7 @@ def weighted_probe_sum(
     weights = np.asarray(weights, np.float64)
     arguments.check_numbers_of(weights, name="weights", first=first_direction)
     arguments.check_address(**address._asdict())
-    implementation = _chosen(implementation)
+    implementation = choose_for_this_machine(implementation)
     common: dict[str, Any] = {"shape": shape, "first_direction": first_direction} | address._asdict()
     if implementation == "reference":
         return reference.weighted_sum(weights, **common)
@@ -79,7 +78,3 @@ def weighted_probe_sum(
 
         return triton_impl.weighted_sum(weights, **common)
     return cpu_impl.weighted_sum(weights, threads=threads, **common)
-
-
-def _chosen(name: str) -> Chosen:
-    return choose(name, like=torch.empty(0, device=device_for(name)))
