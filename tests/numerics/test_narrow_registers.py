@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 
+AVX2 = {
+    "NUMBA_CPU_NAME": "haswell",
+    "NUMBA_CPU_FEATURES": "+sse,+sse2,+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2,+lzcnt,+f16c",
+}
+"""With the name alone Numba would still use the registers of this processor."""
+
 CHECK = """
 import torch
 from thinwire.base.seeds import stream_key
@@ -37,6 +43,7 @@ SCORES = """
 import numpy as np
 import torch
 from thinwire.kernels.expert_losses.cases import CASES, inputs_for
+from thinwire.kernels.lane_forward import build_table
 from thinwire.kernels.lane_rows import TILE_ROWS
 from thinwire.kernels.routed_scores import cpu_impl
 from thinwire.kernels.routed_scores.api import routed_scores
@@ -62,12 +69,14 @@ for case in CASES:
     streams, lanes, exact = scores
     assert torch.equal(streams, lanes), case.name
     print(float((streams - exact).abs().max()))
+machine_code = "".join(build_table.inspect_asm().values())
+assert "ymm" in machine_code and "zmm" not in machine_code
 """
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for an x86-64 processor without AVX-512")
 def test_scores_of_lanes_and_streams_without_avx_512(tmp_path: Path) -> None:
-    environment = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CACHE_DIR": str(tmp_path)}
+    environment = os.environ | AVX2 | {"NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", SCORES], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     errors = [float(line) for line in done.stdout.split()]
@@ -77,7 +86,7 @@ def test_scores_of_lanes_and_streams_without_avx_512(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for an x86-64 processor without AVX-512")
 def test_losses_without_avx_512(tmp_path: Path) -> None:
-    environment = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CACHE_DIR": str(tmp_path)}
+    environment = os.environ | AVX2 | {"NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", CHECK], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     errors = [float(line) for line in done.stdout.split()]
@@ -88,7 +97,7 @@ def test_losses_without_avx_512(tmp_path: Path) -> None:
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for an x86-64 processor without AVX-512")
 def test_functions_without_avx_512(tmp_path: Path) -> None:
     """The bounds of ``test_lanes`` hold for the longer polynomials, too."""
-    environment = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CACHE_DIR": str(tmp_path)}
+    environment = os.environ | AVX2 | {"NUMBA_CACHE_DIR": str(tmp_path)}
     lanes = Path(__file__).with_name("test_lanes.py")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(lanes)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

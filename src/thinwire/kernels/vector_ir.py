@@ -22,7 +22,10 @@ TABLE_SIZE = 16
 
 
 def _registers_hold_16() -> bool:
-    """AVX-512, unless Numba was told to compile for another processor (NUMBA_CPU_NAME) or with other features."""
+    """AVX-512, unless Numba was told to compile for another processor or for other features.
+
+    NUMBA_CPU_NAME alone does not keep Numba from this processor's registers; NUMBA_CPU_FEATURES does.
+    """
     if config.CPU_FEATURES is not None:
         return "+avx512f" in config.CPU_FEATURES.split(",")
     return config.CPU_NAME is None and bool(llvm.get_host_cpu_features().get("avx512f"))
