@@ -243,7 +243,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         row = measured_apart(arguments)
     except UserError as error:
         print(error, file=sys.stderr)
-        return 1
+        return error.exit_status
     publish([row], arguments=arguments, bench="clustering", as_text=as_text)
     return 0
 

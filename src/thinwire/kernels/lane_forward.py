@@ -150,7 +150,7 @@ def forward_lanes(
         tokens: uint8 [T + 1, 16].
         first_target: positions before it get no logits, and their rows of ``log_probability`` stay as they were.
         state: float32, hidden and cell rows of every block; zero at the start of a window, carried on otherwise.
-        scratch: float32 workspace; its logits rows hold the last position's logits afterwards (``logits_offset``).
+        scratch: float32 workspace.
         hidden_out: float32 [T, d_E, 16] to receive the decoder's inputs, or [0, 0, 0].
         log_probability: float64 [T, 16], log p(byte t + 1 | bytes 0..t).
     """
@@ -160,7 +160,7 @@ def forward_lanes(
     mlp = sizes.entry_floats * LANES
     normal = mlp + sizes.hidden_pad * LANES
     projected = normal + scratch_rows(sizes) * LANES
-    logits = logits_offset(sizes)
+    logits = projected + scratch_rows(sizes) * LANES
     sums = logits + VOCABULARY * LANES
     entries = np.empty(LANES, np.int32)
     for t in range(tokens.shape[0] - 1):
@@ -218,10 +218,3 @@ def forward_lanes(
 @no_type_check
 def scratch_rows(sizes: Sizes) -> int:
     return max(sizes.width_pad, sizes.embed_pad)
-
-
-@compiled
-@no_type_check
-def logits_offset(sizes: Sizes) -> int:
-    """Where ``forward_lanes`` leaves the last logits [256, 16] in its scratch."""
-    return (sizes.entry_floats + sizes.hidden_pad + 2 * scratch_rows(sizes)) * LANES

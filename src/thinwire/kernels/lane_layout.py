@@ -17,7 +17,11 @@ SCORE_ROWS = 3
 
 
 class Sizes(NamedTuple):
-    """Every size the compiled code needs, as plain integers (Numba reads a named tuple by field)."""
+    """Every size the compiled code needs, as plain integers (Numba reads a named tuple by field).
+
+    Attributes:
+        record_normal: the row of a position's record where normalised inputs begin (``wide_workspace``).
+    """
 
     width: int
     width_pad: int
@@ -37,6 +41,7 @@ class Sizes(NamedTuple):
     entry_floats: int
     state_floats: int
     scratch_floats: int
+    record_normal: int
 
 
 class BlockOffsets(NamedTuple):
@@ -84,6 +89,7 @@ def sizes_of(shape: ExpertShape) -> Sizes:
         entry_floats=entry,
         state_floats=pad(state, CACHE_LINE_FLOATS),
         scratch_floats=rows * LANES,
+        record_normal=max(entry, d_pad + embed_pad),
     )
 
 

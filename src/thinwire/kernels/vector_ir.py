@@ -8,10 +8,9 @@ Legend: R rows of a tile, K summed dimension, row r of a buffer occupies ``buffe
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils, config
+from numba.core import cgutils, codegen, config
 from numba.extending import intrinsic
 
 LANES = 16
@@ -22,13 +21,9 @@ TABLE_SIZE = 16
 
 
 def _registers_hold_16() -> bool:
-    """AVX-512, unless Numba was told to compile for another processor or for other features.
-
-    NUMBA_CPU_NAME alone does not keep Numba from this processor's registers; NUMBA_CPU_FEATURES does.
-    """
-    if config.CPU_FEATURES is not None:
-        return "+avx512f" in config.CPU_FEATURES.split(",")
-    return config.CPU_NAME is None and bool(llvm.get_host_cpu_features().get("avx512f"))
+    """Whether Numba compiles for AVX-512; NUMBA_CPU_FEATURES and NUMBA_ENABLE_AVX keep it from what is there."""
+    features = codegen.get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
+    return "+avx512f" in features.split(",")
 
 
 HAS_TABLES = _registers_hold_16()
@@ -89,9 +84,6 @@ class Lanes:
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         return self._call("llvm.fma", a, b, c)
 
-    def rint(self, a: Any) -> Any:
-        return self._call("llvm.rint", a)
-
     def sqrt(self, a: Any) -> Any:
         return self._call("llvm.sqrt", a)
 
@@ -119,14 +111,19 @@ class Lanes:
         b, one = self.builder, ir.Constant(VECTOR_INT, list(table))
         kind = ir.FunctionType(VECTOR_INT, [VECTOR_INT, VECTOR_INT])
         permute = cgutils.get_or_insert_function(b.module, kind, "llvm.x86.avx512.permvar.si.512")
-        undefined = ir.Constant(self.kind_int, ir.Undefined)
-        parts = []
-        for first in range(0, self.size, LANES):
-            mask = ir.Constant(VECTOR_INT, list(range(first, first + LANES)))
-            parts.append(b.call(permute, [one, b.shuffle_vector(index, undefined, mask)]))
+        registers = [list(range(first, first + LANES)) for first in range(0, self.size, LANES)]
+        parts = [b.call(permute, [one, self.shuffled(index, index, lanes)]) for lanes in registers]
+        return self.joined(parts)
+
+    def shuffled(self, a: Any, b: Any, mask: list[int]) -> Any:
+        """Elements of a, followed by those of b, in the order of ``mask``."""
+        return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(INT32, len(mask)), mask))
+
+    def joined(self, parts: list[Any]) -> Any:
+        """One vector of several, a power of two, of equal length."""
         while len(parts) > 1:
-            mask = ir.Constant(ir.VectorType(INT32, 2 * parts[0].type.count), list(range(2 * parts[0].type.count)))
-            parts = [b.shuffle_vector(low, high, mask) for low, high in zip(parts[::2], parts[1::2], strict=True)]
+            mask = list(range(2 * parts[0].type.count))
+            parts = [self.shuffled(low, high, mask) for low, high in zip(parts[::2], parts[1::2], strict=True)]
         return parts[0]
 
     def across_rows(self, value: Any, combine: Callable[[Any, Any], Any]) -> Any:

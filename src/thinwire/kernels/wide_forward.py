@@ -111,7 +111,7 @@ def _lstm(
     shared = (0,)
     d, d_pad = sizes.width, sizes.width_pad
     at = block_offsets(sizes, block)
-    gates, normal = d_pad * LANES, sizes.entry_floats * LANES
+    gates, normal = d_pad * LANES, sizes.record_normal * LANES
     tiles, tile_floats = 4 * d_pad // TILE_ROWS, 2 * d * TILE_ROWS
     positions = steps * groups
     a = activations
@@ -148,7 +148,7 @@ def _mlp(
     shared = (0,)
     d, hidden = sizes.width, sizes.hidden
     at = block_offsets(sizes, block)
-    inner, normal = sizes.width_pad * LANES, sizes.entry_floats * LANES
+    inner, normal = sizes.width_pad * LANES, sizes.record_normal * LANES
     up_tiles, down_tiles = sizes.hidden_pad // TILE_ROWS, sizes.width_pad // TILE_ROWS
     a = activations
     for p in range(positions):
@@ -184,7 +184,7 @@ def _decode(
     shared = (0,)
     d, embed, groups = sizes.width, sizes.embed, tokens.shape[0]
     positions, sums = steps * groups, VOCABULARY * LANES
-    a, source = activations, sizes.entry_floats * LANES
+    a, source = activations, sizes.record_normal * LANES
     for p in range(positions):
         layer_norm(mix, a, p * record, packed, sizes.final_norm, a, p * record + source, d)
     if sizes.has_projections:
@@ -240,7 +240,7 @@ def forward_wide(
         log_probability: float64 [groups, T, 16], log p(byte t + 1 | bytes 0..t).
     """
     groups, length = tokens.shape[0], tokens.shape[1] - 1
-    record = (sizes.entry_floats + sizes.width_pad) * LANES
+    record = (sizes.record_normal + sizes.width_pad) * LANES
     state[:] = 0.0
     for first in range(0, length, steps):
         num = min(steps, length - first)

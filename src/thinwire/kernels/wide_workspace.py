@@ -1,7 +1,8 @@
 """What does one thread need to run wide experts layer by layer?  Weights of a few directions and a chunk of positions.
 
-A position is one input byte of 16 lanes. Its record holds, in rows of 16 lanes: the residual stream [d_pad], gates of
-the LSTM or inner units of the MLP [4 d_pad], normalised inputs [d_pad]. Memory depends on the expert's shape alone:
+A position is one input byte of 16 lanes. Its record holds, in rows of 16 lanes: the residual stream [d_pad], then gates
+of the LSTM [4 d_pad], inner units of the MLP [4 d_pad] or the decoder's inputs [d_E padded], whichever is longest, then
+normalised inputs [d_pad]. Memory depends on the expert's shape alone:
 long windows, large batches and many directions are read in more chunks.
 """
 
@@ -32,7 +33,7 @@ FLOAT_BYTES = 4
 
 def record_floats(sizes: Sizes) -> int:
     """Floats of one position."""
-    return (sizes.entry_floats + sizes.width_pad) * LANES
+    return (sizes.record_normal + sizes.width_pad) * LANES
 
 
 def directions_together(num_windows: int, *, sizes: Sizes) -> int:

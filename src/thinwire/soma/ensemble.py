@@ -25,8 +25,9 @@ from thinwire.soma.run import SEED_NAME, SomaRun
 REQUESTS_PER_CHUNK = 65_536
 """A request is a window under one of its experts: of 256 experts, each gets 256, so most fill the lanes of the kernel.
 
-The scores of a chunk take 400 MB with 768 targets a window.
+The scores of a chunk take 400 MB with 768 targets a window, and never more than ``SCORES_BYTES``.
 """
+SCORES_BYTES = 400 * 2**20
 WINDOWS_PER_MIXTURE = 256
 
 
@@ -108,6 +109,12 @@ class WindowLosses(NamedTuple):
     experts: Float64[np.ndarray, "n k"]
 
 
+def windows_at_once(per_window: int, *, num_targets: int) -> int:
+    """How many windows a chunk holds, each read by ``per_window`` experts."""
+    requests = min(REQUESTS_PER_CHUNK, SCORES_BYTES // (8 * max(num_targets, 1)))
+    return max(requests // max(per_window, 1), 1)
+
+
 def score_windows(
     ensemble: Ensemble,
     windows: UInt8[np.ndarray, "n T1"],
@@ -130,7 +137,7 @@ def score_windows(
     mixture, single = [], []
     ensemble = ensemble.placed_for(implementation)
     per_window = experts.shape[1] if experts is not None else active_experts or ensemble.active_experts
-    at_once = max(REQUESTS_PER_CHUNK // max(per_window, 1), 1)
+    at_once = windows_at_once(per_window, num_targets=windows.shape[1] - 1 - ensemble.prefix_bytes)
     task = (progress or Silent()).task("score windows", len(windows))
     finished = _Finished(task, per_window=per_window)
     for start in range(0, len(windows), at_once):

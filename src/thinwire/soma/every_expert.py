@@ -16,7 +16,7 @@ from thinwire.base.errors import UserError
 from thinwire.base.progress import Progress, Silent
 from thinwire.base.seeds import stream_key
 from thinwire.data.windows import EvaluationWindows, document_windows
-from thinwire.soma.ensemble import REQUESTS_PER_CHUNK, Ensemble, load_ensemble, scores_under
+from thinwire.soma.ensemble import Ensemble, load_ensemble, scores_under, windows_at_once
 from thinwire.soma.run import SomaRun
 
 Split = Literal["valid", "test"]
@@ -106,7 +106,7 @@ def read_by_all(
             would answer for ``active_experts = k``; ``number`` goes by number, equally weighted.
     """
     ensemble, count = ensemble.placed_for(held_out.implementation), ensemble.num_experts
-    at_once = max(REQUESTS_PER_CHUNK // count, 1)
+    at_once = windows_at_once(count, num_targets=windows.shape[1] - 1 - ensemble.prefix_bytes)
     task = (progress or Silent()).task("windows under every expert", len(windows))
     for start in range(0, len(windows), at_once):
         part = windows[start : start + at_once]

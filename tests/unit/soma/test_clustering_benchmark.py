@@ -128,7 +128,7 @@ def test_settings_that_cannot_be_measured_are_refused(wrong: list[str], bench: M
 
 
 def test_a_missing_folder_is_one_sentence(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main([*SMALL, "--data", "nowhere"]) == 1
+    assert bench.main([*SMALL, "--data", "nowhere"]) == 2
     assert "nowhere" in capsys.readouterr().err
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import tiny_runs
 from thinwire.base.errors import UserError
-from thinwire.soma import complementarity, every_expert
+from thinwire.soma import complementarity
 from thinwire.soma.active_experts import losses_for_every_k, measure_active_experts
 from thinwire.soma.complementarity import PairSums, measure_complementarity, pairs_of, slope_of, sum_over_bytes
 from thinwire.soma.ensemble import score_windows, scores_under
@@ -29,7 +29,7 @@ def run_of_four(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_k_equals_scoring_with_that_k(run_of_four: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(every_expert, "REQUESTS_PER_CHUNK", 12)  # three windows at a time
+    monkeypatch.setattr("thinwire.soma.ensemble.REQUESTS_PER_CHUNK", 12)  # three windows at a time
     subject = open_subject(run_of_four, held_out=HeldOut("test"))
     windows = subject.windows.windows.copy()
     windows[1, : subject.ensemble.prefix_bytes] = ord("~")  # no known word: averaged by prior
@@ -42,7 +42,7 @@ def test_every_k_equals_scoring_with_that_k(run_of_four: Path, monkeypatch: pyte
 
 
 def test_pairs_equal_brute_force_in_float64(run_of_four: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(every_expert, "REQUESTS_PER_CHUNK", 12)
+    monkeypatch.setattr("thinwire.soma.ensemble.REQUESTS_PER_CHUNK", 12)
     monkeypatch.setattr(complementarity, "FEWEST_PAIRS_PER_BIN", 2)
     record = measure_complementarity(run_of_four, held_out=HeldOut("test", threads=2))
     subject = open_subject(run_of_four, held_out=HeldOut("test"))

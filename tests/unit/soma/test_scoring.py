@@ -12,7 +12,7 @@ from thinwire.base.errors import UserError
 from thinwire.base.files import read_json
 from thinwire.cli.evaluate import score_rows
 from thinwire.data.corpus import Corpus
-from thinwire.soma.ensemble import load_ensemble, score_bytes, score_windows
+from thinwire.soma.ensemble import load_ensemble, score_bytes, score_windows, windows_at_once
 from thinwire.soma.scoring import corpus_windows, loss_matrix, result_name, score_text
 from tiny_runs import CONFIG, copy_of
 
@@ -196,3 +196,11 @@ def test_two_texts_of_one_name_keep_both_results(tiny_run: Path, tmp_path: Path)
     assert kept == set(losses)
     evaluate(root, on=tmp_path / "a" / "same.txt")
     assert len(list((root / "results").glob("same*.json"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("per_window", "num_targets", "expected"), [(4, 768, 16_384), (4, 8192, 1600), (1, 1, 65_536), (256, 2**30, 1)]
+)
+def test_scores_of_a_chunk_take_bounded_memory(per_window: int, num_targets: int, expected: int) -> None:
+    """400 MiB of FP64 scores, or one window's."""
+    assert windows_at_once(per_window, num_targets=num_targets) == expected

@@ -46,6 +46,7 @@ WIDE_CASES = (
     LossCase("wide, batch past four lane groups", ExpertShape(width=70), 67, 5, 1),
     LossCase("wide, no projections", ExpertShape(width=70, embed_width=70), 17, 6, 2),
     LossCase("wide, projections, four directions share the lanes", ExpertShape(width=70), 3, 9, 5),
+    LossCase("wide, decoder wider than four widths", ExpertShape(width=16, embed_width=96), 5, 6, 2),
     LossCase("wide, all bytes equal", ExpertShape(width=70, depth=3), 4, 12, 2, text="constant"),
     LossCase("wide, extreme weights", ExpertShape(width=181), 6, 8, 2, weights="extreme"),
     LossCase("paper, d = 509, small batch", ExpertShape(width=509), 16, 4, 1),

@@ -47,20 +47,9 @@ class Vector(Lanes):
         first = self.builder.insert_element(undefined, scalar, ir.Constant(INT32, 0))
         return self.builder.shuffle_vector(first, undefined, ir.Constant(self.kind_int, [0] * self.size))
 
-    def shuffled(self, a: Any, b: Any, mask: list[int]) -> Any:
-        """Elements of a, followed by those of b, in the order of ``mask``."""
-        return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(INT32, len(mask)), mask))
-
     def part(self, value: Any, first: int) -> Any:
         """Elements ``first`` to ``first + size`` of a longer vector."""
         return self.shuffled(value, value, [first + k for k in range(self.size)])
-
-    def joined(self, parts: list[Any]) -> Any:
-        """One vector of several, a power of two, of equal length."""
-        while len(parts) > 1:
-            mask = list(range(2 * parts[0].type.count))
-            parts = [self.shuffled(a, b, mask) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-        return parts[0]
 
     def halved(self, value: Any, combine: Callable[[Any, Any], Any]) -> Any:
         """All elements combined, number k with k + half of the vector until one is left."""
