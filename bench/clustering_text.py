@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from thinwire.base.errors import UserError
 from thinwire.base.seeds import numpy_generator
 from thinwire.data.corpus import Corpus
 from thinwire.data.windows import num_windows
@@ -27,9 +28,18 @@ def windows_of_corpus(folder: Path, *, count: int) -> np.ndarray:
 
     Where it has fewer, further windows are the first half of one and the second half of another some way off, so that
     no window is there twice.
+
+    Raises:
+        UserError: where there is no such folder, or its windows have fewer pairs than ``count``.
     """
     shards = Corpus.open(folder).train
     total = num_windows(shards, window_bytes=WINDOW_BYTES)
+    if total**2 < count:
+        raise UserError(
+            f"{total} windows of {WINDOW_BYTES} bytes are too few to make {count} different ones",
+            where=str(folder),
+            fix="a folder with more text, or made-up text: leave --data out",
+        )
     first = np.arange(count, dtype=np.int64)
     windows = shards.gather(first % total * WINDOW_BYTES, length=WINDOW_BYTES)
     for turn in range(1, -(-count // total)):

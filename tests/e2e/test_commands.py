@@ -114,6 +114,7 @@ def test_doctor(here: Here) -> None:
     record = one_object(here("doctor", "--json").out)
     assert record["cores"] >= 1
     assert record["byte_forwards_per_s"] > 0
+    assert record["first_call_seconds"] > 0
     assert record["implementation"] in ("numba", "reference")
 
 

@@ -35,10 +35,12 @@ def main(argv: list[str]) -> None:
         print_json(record)
         return
     missing = [f"{name} (pip install 'thinwire[{extra}]')" for name, extra in record["missing"].items()]
+    versions = [f"{name} {number}" for name, number in record["packages"].items()]
     print_table(
         [
             ("thinwire", record["thinwire"]),
-            ("packages", ", ".join(f"{name} {number}" for name, number in record["packages"].items())),
+            ("packages", ", ".join(versions[:3])),
+            ("", ", ".join(versions[3:])),
             ("cores", str(record["cores"])),
             ("accelerators", ", ".join(record["accelerators"]) or "none found; everything runs on the CPU"),
             ("kernels", f"{record['implementation']}: {record['lanes']} lanes, tiles of {record['tile_rows']} rows"),
@@ -46,6 +48,7 @@ def main(argv: list[str]) -> None:
                 "speed",
                 f"{record['byte_forwards_per_s'] / 1e6:.2f}M byte-forwards/s on {record['cores']} threads (d = 32)",
             ),
+            ("first call", f"{record['first_call_seconds']:.1f} s, compilation included where it is not on disk yet"),
             ("free disk here", format_bytes(record["free_disk_bytes"])),
             ("missing", "; ".join(missing) or "nothing"),
         ]
@@ -58,6 +61,7 @@ def examine() -> dict[str, Any]:
         [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     )
     packages = ("torch", "numpy", "numba", "scikit-learn", "scipy")
+    speed = measure(threads=available_cores())
     return {
         "thinwire": thinwire.__version__,
         "packages": {name: importlib.metadata.version(name) for name in packages},
@@ -66,7 +70,8 @@ def examine() -> dict[str, Any]:
         "implementation": choose("auto", like=torch.zeros(1)),
         "lanes": LANES,
         "tile_rows": TILE_ROWS,
-        "byte_forwards_per_s": measure(threads=available_cores()).byte_forwards_per_s,
+        "byte_forwards_per_s": speed.byte_forwards_per_s,
+        "first_call_seconds": speed.first_call_seconds,
         "free_disk_bytes": shutil.disk_usage(".").free,
         "missing": {name: extra for name, extra in EXTRAS.items() if importlib.util.find_spec(name) is None},
     }

@@ -132,6 +132,13 @@ def test_a_missing_folder_is_one_sentence(bench: ModuleType, capsys: pytest.Capt
     assert "nowhere" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("bench")
+def test_too_little_text_is_said(tiny_data: Path) -> None:
+    text = sys.modules["clustering_text"]
+    with pytest.raises(UserError, match="too few to make 1000000 different ones"):
+        text.windows_of_corpus(tiny_data, count=10**6)
+
+
 def test_a_recorded_row_names_the_bench(
     bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
