@@ -1,4 +1,4 @@
-"""Does a compiled kernel write past a buffer?  Every buffer lies between guards, which must be as before afterwards."""
+"""Do the experts' kernels write past a workspace?  Guards around each buffer must be untouched at the end."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ SMALL_WIDE_CASES = [case for case in WIDE_CASES if case.shape.width <= 181]
 
 @pytest.fixture(autouse=True)
 def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[np.ndarray]]:
-    """Workspaces of all kernels with guards; looked at when the test is over."""
+    """Workspaces of the expert kernels with guards; looked at when the test is over."""
     whole: list[np.ndarray] = []
 
     def with_guards(count: int) -> np.ndarray:
